@@ -1,9 +1,8 @@
 """A rollout of the standard workload without vLLM: time of transformers' `generate`, as TRL calls it, over that here.
 
 Both decode the same policy with the same seed, and a logits processor ends each row at the length drawn for it. Here a
-group's prompt is read once, and rows that ended leave the model's batch. With `--compile` two more take their turns:
-`generate` with a static cache and a compiled pass, and the way of `compile_generation`. They compile before the first
-round. Rounds alternate, the ratio is the median of theirs, and the exit code is 1 if a token differs in float32.
+group's prompt is read once, and rows that ended leave the model's batch. Rounds alternate, the ratio is the
+median of theirs, and the exit code is 1 if a token differs in float32.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from typing import Any
 import torch
 from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from torch import Tensor
-from transformers import CompileConfig, LogitsProcessor
+from transformers import LogitsProcessor
 from workload import BOUND, GROUP, lengths, questions, save_policy
 
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.sampling.generation import Prompt, collate, encode, end_of_turn_ids, placeholder_ids, tokenizer_of
 from trl_mmreason.sampling.live_rows import decode_live_rows
 from trl_mmreason.sampling.loading import load_model, load_processor
-from trl_mmreason.sampling.static_rows import StaticRows
 
 
 class EndsAt(LogitsProcessor):
@@ -52,7 +50,6 @@ def main() -> None:
     parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--size", default="study", help="of the miniature model")
     parser.add_argument("--questions", type=count, default=4, help=f"in a rollout, with {GROUP} answers each")
-    parser.add_argument("--compile", action="store_true", help="measure compiled passes, too")
     parser.add_argument("--limit", type=float, default=1.5, help="lowest ratio")
     arguments = parser.parse_args()
     asked = questions(arguments.questions)
@@ -80,30 +77,14 @@ def main() -> None:
         "generate": partial(roll_out, model, repeated, drawn, None, **settings),
         "here": partial(roll_out, model, on_device(prompts), drawn, here, **settings),
     }
-    if arguments.compile:
-        ours = partial(here, static=StaticRows())
-        static = CompileConfig()
-        static._compile_all_devices = True  # `generate` compiles on accelerators alone, unless it is told
-        work |= {
-            "generate, compiled": partial(
-                roll_out, model, repeated, drawn, None, **settings, compile_config=static, cache_implementation="static"
-            ),
-            "here, compiled": partial(
-                roll_out, model, on_device(prompts), drawn, ours, **settings, compile_config=CompileConfig()
-            ),
-        }
     times, answers = take_turns(work, arguments.rounds)
     medians = medians_of(times)
     ratio = median_ratio(times["generate"], times["here"])
-    alike = min((each[0] == answers["here"][0]).float().mean().item() for each in answers.values())
+    alike = (answers["generate"][0] == answers["here"][0]).float().mean().item()
     print(f"{len(drawn)} answers of {min(drawn)} to {max(drawn)} tokens, {sum(drawn)} in all")
     print(f"seconds a rollout: {medians}")
     print(f"generate / here: {ratio:.2f} (middle half {middle_half(times['generate'], times['here'])})")
     print(f"equal tokens: {alike:.2%}")
-    if arguments.compile:
-        for name in ("generate, compiled", "here, compiled"):
-            found = median_ratio(times["here"], times[name])
-            print(f"here / {name}: {found:.2f} (middle half {middle_half(times['here'], times[name])})")
     write_numbers(arguments, seconds=times, equal=alike)
     if ratio < arguments.limit:
         sys.exit(f"The ratio is {ratio:.2f}; the limit is {arguments.limit}.")

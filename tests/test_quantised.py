@@ -219,9 +219,3 @@ def test_a_quantised_process_reward_model_scores_as_it_did_in_training(base, tmp
 def test_a_quantised_model_without_an_adapter_is_refused(base, tmp_path, name):
     with pytest.raises(ValueError, match="fine-tuning on purely quantized models. Please attach trainable adapters"):
         make(name, base, tmp_path, trainer_kwargs={"quantization_config": quantization()}, **RUN)
-
-
-def test_weights_in_4_bit_are_not_compiled(base, tmp_path):
-    trainer = make("AdaPOTrainer", base, tmp_path, trainer_kwargs=qlora(), compile_generation=True, **RUN)
-    with pytest.raises(ValueError, match="weights quantised by Bnb4BitHfQuantizer cannot be compiled"):
-        trainer.train()

@@ -69,7 +69,6 @@ from .sampling.live_rows import (
     ended_rows_leave,
     step_aside,
 )
-from .sampling.static_rows import StaticRows
 from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
 
@@ -164,15 +163,6 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
 
         if not self.use_vllm and self.accelerator.is_main_process:
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
-        self._static = None
-        if getattr(self.args, "compile_generation", False):
-            if not self._rows_can_leave():
-                raise ValueError(
-                    f"{type(self).__name__}: compile_generation=True with ZeRO-3, FSDP2 or beam search, expected whole "
-                    "weights on each process and answers sampled token by token. Fix: leave it False, or sample with "
-                    "vLLM (use_vllm=True)."
-                )
-            self._static = StaticRows()
         prepare_models(self)
         self.followup = followup
         self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
@@ -266,7 +256,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
                     inputs = grouped.rows(range(len(prompt_ids)))
                 logprobs = SampledLogprobs(self.temperature) if self._compares_policies else None
                 try:
-                    with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static, logprobs):
+                    with ended_rows_leave(policy, self._tell_ended, prompt_of, logprobs):
                         ids, _ = generated = super()._generate_single_turn(*inputs, *args, **kwargs)
                     if logprobs is not None:
                         generated = ids, logprobs.of_rows(ids)

@@ -39,15 +39,12 @@ class RolloutConfig(GRPOConfig):
             `vllm_max_model_length`.
         vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
             is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
-        compile_generation: without vLLM, compile the pass over the next token of each row, with a static cache that
-            stays allocated; for GPUs (docs/vllm.md).
     """
 
     loss_type: str = "grpo"
     vllm_importance_sampling_mode: str | None = None
     max_prompt_length: int | None = None
     vllm_dtype: str | None = None
-    compile_generation: bool = False
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
@@ -66,13 +63,6 @@ class RolloutConfig(GRPOConfig):
         if self.vllm_importance_sampling_mode is None:
             cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
             self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"
-        samplers = ("use_vllm", "use_transformers_continuous_batching", "cache_implementation")
-        given = [f"{each}={getattr(self, each)!r}" for each in samplers if getattr(self, each)]
-        if self.compile_generation and given:
-            raise ValueError(
-                f"{name}: compile_generation=True with {' and '.join(given)}, expected one of them. Fix: leave "
-                "compile_generation out."
-            )
         if self.vllm_dtype is None:
             return
         if self.vllm_dtype not in DTYPES:

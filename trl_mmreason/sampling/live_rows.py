@@ -1,7 +1,6 @@
 """Decoding that reads a prompt once for all of its answers, and removes finished rows from the batch.
 
-With a long tail of lengths most rows of a batch have ended long before its last one has. The model may be compiled, and
-then has a static cache.
+With a long tail of lengths most rows of a batch have ended long before its last one has.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from transformers.generation import GenerationMode
 from ..engines.replaced import replaced
 from ..parts import without_adapters
 from ..trl_contract import changed_generation
-from .static_rows import StaticRows
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +39,6 @@ TOKEN_BY_TOKEN = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
 _LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
 _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
 _OF_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
-_STATIC_ATTENTION = ("sdpa", "eager")
 _OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
 """Settings whose logits processors keep the prompts that the batch began with."""
 _GENERATE = GenerationMixin.generate  # transformers' own, whatever is set in its place later
@@ -80,7 +77,6 @@ def decode_live_rows(
     generation_config: GenerationConfig,
     on_ended: Ended | None = None,
     prompt_of: Tensor | None = None,
-    static: StaticRows | None = None,
     logprobs: SampledLogprobs | None = None,
     **model_kwargs: Any,
 ) -> Tensor:
@@ -96,40 +92,21 @@ def decode_live_rows(
         on_ended: told the places and new ids of rows that have ended, while others continue.
         prompt_of: (B,) which of the P prompts each row continues, if `can_share_prompts` says so; by default each row
             has one of its own.
-        static: buffers of a static cache; then the model is compiled, by the settings' `compile_config`, and rows leave
-            when half of them have ended.
         logprobs: records the log-probability of each sampled token.
 
     Returns:
         (B, L + T), with padding after the end of a row.
 
     Raises:
-        ValueError: with `static`, a model that cannot be compiled with a static cache.
         UnknownCacheError: with `prompt_of`, a model whose cache cannot be copied; no token has been drawn yet.
     """
-    if static is not None:
-        _check_compiles(model, model_kwargs)
-    outputs = model._prefill(input_ids=input_ids, generation_config=generation_config, model_kwargs=model_kwargs)
+    logits, model_kwargs = _read_prompts(model, input_ids, generation_config, prompt_of, model_kwargs)
     if prompt_of is not None:
-        input_ids, outputs.logits = input_ids[prompt_of], outputs.logits[prompt_of, -1:]
+        input_ids = input_ids[prompt_of]
         for processor in logits_processor:
             _repeat_padding(processor, prompt_of)
-    logits = _last(outputs, input_ids)
-    model_kwargs = model._update_model_kwargs_for_generation(outputs=outputs, model_kwargs=model_kwargs)
-    del outputs  # or the logits of the whole prompt stay in memory
-    rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
-    place = rows if prompt_of is None else prompt_of
-    forward: Callable[..., Any] = model
-    if static is not None:
-        forward, rows = static.compiled(model, generation_config.compile_config), static.padded(rows)
-        name, prompts = _cache_of(model_kwargs)
-        model_kwargs[name] = static.filled(prompts, place[rows], generation_config.max_length)
-        _select_inputs(model_kwargs, place[rows])
-    elif prompt_of is not None:
-        if not _can_leave(model_kwargs):
-            raise UnknownCacheError(f"{type(model).__name__} has a cache that is not known")
-        _select_rows(model_kwargs, place)
-    continues = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
+    rows = torch.arange(len(input_ids), device=input_ids.device)  # those that the model computes
+    continues = torch.ones_like(rows, dtype=torch.bool)
     begin, running = input_ids.shape[1], len(input_ids)
     while True:
         scores = logits_processor(input_ids, logits)
@@ -150,25 +127,18 @@ def decode_live_rows(
         if on_ended and left < running:
             on_ended(ended.nonzero().squeeze(1).tolist(), input_ids[ended, begin:].tolist())
         running = left
-        if static is None:
-            leave = left < _LEFT * len(rows) and _can_leave(model_kwargs)
-        else:
-            leave = static.size(left) < len(rows)
-        if leave:
-            before, rows = rows, continues.nonzero().squeeze(1)
-            rows = rows if static is None else static.padded(rows)
-            _select_rows(model_kwargs, torch.searchsorted(before, rows))
-        if static is not None:
-            static.reach(input_ids.shape[1])
+        if left < _LEFT * len(rows) and _can_leave(model_kwargs):
+            _select_rows(model_kwargs, continues[rows].nonzero().squeeze(1))
+            rows = continues.nonzero().squeeze(1)
         read = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(
             input_ids=input_ids[rows], next_sequence_length=read, **model_kwargs
         )
-        outputs = forward(**inputs, return_dict=True)
+        outputs = model(**inputs, return_dict=True)
         logits = _last(outputs, input_ids)
         model_kwargs = model._update_model_kwargs_for_generation(outputs=outputs, model_kwargs=model_kwargs)
         del outputs
-        if len(rows) != len(input_ids):  # a row that is there several times has the same logits each time
+        if len(rows) < len(input_ids):
             logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
 
 
@@ -177,11 +147,10 @@ def ended_rows_leave(
     model: Any,
     on_ended: Ended | None = None,
     prompt_of: Tensor | None = None,
-    static: StaticRows | None = None,
     logprobs: SampledLogprobs | None = None,
 ) -> Iterator[None]:
     """Let `model.generate` use `decode_live_rows` with these arguments; the model may have an adapter."""
-    decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of, static=static, logprobs=logprobs)
+    decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of, logprobs=logprobs)
     with replaced(model, generate=partial(model.generate, custom_generate=decode)):
         yield
 
@@ -239,12 +208,12 @@ def can_share_prompts(model: Any, fields: Iterable[str], settings: GenerationCon
 def _can_leave(model_kwargs: dict[str, Any]) -> bool:
     """Whether this code knows all of the model's per-row state."""
     tensors = (name for name, value in model_kwargs.items() if isinstance(value, Tensor))
-    return _is_known(_cache_of(model_kwargs)[1], tensors)
+    return _is_known(_cache_of(model_kwargs), tensors)
 
 
-def _cache_of(model_kwargs: dict[str, Any]) -> tuple[str, Any]:
-    """Name and value of the cache: `cache`, or `past_key_values` up to transformers 5.23; `None` without one."""
-    return next(((name, value) for name, value in model_kwargs.items() if isinstance(value, Cache)), ("", None))
+def _cache_of(model_kwargs: dict[str, Any]) -> Any:
+    """The cache, which is `cache`, or `past_key_values` up to transformers 5.23; `None` without one."""
+    return next((value for value in model_kwargs.values() if isinstance(value, Cache)), None)
 
 
 def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
@@ -253,35 +222,33 @@ def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
     return all(name in _BY_TOKEN or name.startswith(_OF_PICTURES) for name in tensors)
 
 
-def _check_compiles(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> None:
-    """Refuse models that cannot be compiled with a static cache; `model_kwargs` has the cache."""
-    attention = model.config.get_text_config(decoder=True)._attn_implementation
-    quantizer = getattr(model, "hf_quantizer", None)
-    why = None
-    if not _can_leave(model_kwargs) or any(
-        type(layer) is not DynamicLayer for layer in _cache_of(model_kwargs)[1].layers
-    ):
-        why = f"{type(model).__name__} keeps more of a row than a key-value cache of full attention"
-    elif attention not in _STATIC_ATTENTION:
-        why = f"attn_implementation={attention!r} is not known to read a static cache; 'sdpa' is"
-    elif quantizer is not None and not quantizer.is_compileable:
-        why = f"weights quantised by {type(quantizer).__name__} cannot be compiled"
-    if why is not None:
-        raise ValueError(f"compile_generation=True: {why}. Fix: leave it False, or sample with vLLM (use_vllm=True).")
+def _read_prompts(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    generation_config: GenerationConfig,
+    prompt_of: Tensor | None,
+    model_kwargs: dict[str, Any],
+) -> tuple[Tensor, dict[str, Any]]:
+    """Return (B, V) logits of each row's first token, and `model_kwargs` with each row's state after its prompt."""
+    outputs = model._prefill(input_ids=input_ids, generation_config=generation_config, model_kwargs=model_kwargs)
+    logits = _last(outputs, input_ids)
+    model_kwargs = model._update_model_kwargs_for_generation(outputs=outputs, model_kwargs=model_kwargs)
+    if prompt_of is None:
+        return logits, model_kwargs
+    if not _can_leave(model_kwargs):
+        raise UnknownCacheError(f"{type(model).__name__} has a cache that is not known")
+    _select_rows(model_kwargs, prompt_of)
+    return logits[prompt_of], model_kwargs
 
 
 def _last(outputs: Any, input_ids: Tensor) -> Tensor:
-    """(B, V) logits of the next token, in 32 bit; a copy, as a compiled model uses the same memory again."""
+    """(B, V) logits of the next token, in 32 bit; a copy, as a view would keep those of all tokens."""
     return outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
 
 
 def _select_rows(model_kwargs: dict[str, Any], rows: Tensor) -> None:
     """Let the model's state be that of these rows, some of which may be there several times."""
-    _cache_of(model_kwargs)[1].batch_select_indices(rows)
-    _select_inputs(model_kwargs, rows)
-
-
-def _select_inputs(model_kwargs: dict[str, Any], rows: Tensor) -> None:
+    _cache_of(model_kwargs).batch_select_indices(rows)
     for name in _BY_TOKEN:
         if model_kwargs.get(name) is not None:
             model_kwargs[name] = model_kwargs[name].index_select(-2, rows)
