@@ -1,7 +1,7 @@
 """A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same rows of the standard workload.
 
 A step is loading and collating all rows, and the trainer's `training_step` on all micro-batches, forward and backward;
-without the optimizer, which is the same code in both. Ours puts rows of like length into a micro-batch, and with
+without the optimizer, which is the same code in both. Ours puts rows of similar length into a micro-batch, and with
 `--unsorted` takes them as they come. Rounds alternate, and a ratio is the median of theirs. With `--unrewarded` a share
 of the rows has reward 0: ours leaves them out, and SFTTrainer, which knows no rewards, trains on all.
 """

@@ -3,7 +3,7 @@
 Sampling is replaced by answers drawn beforehand: GRPO's answer has as many tokens as AdaPO's two answers and the user's
 turn between them. Timed is the rest of a rollout batch: scoring by the reference, rewards, and forward and backward
 passes of all micro-batches. TRL computes the padding of the whole batch, and the trainers here only that of a
-micro-batch of rows of like length. Rounds alternate, and the ratio is the median of theirs.
+micro-batch of rows of similar length. Rounds alternate, and the ratio is the median of theirs.
 The exit code is 1 above `--limit`, and where AdaPO's peak memory is above GRPO's.
 """
 

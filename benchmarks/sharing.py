@@ -24,12 +24,12 @@ from workload import GROUP, lengths, questions, save_policy
 from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.rollouts import padding
-from trl_mmreason.rollouts.exchange import balance_rows, longest_first, take
+from trl_mmreason.rollouts.exchange import balance_rows
 
 
-def stay(rows: dict[str, Any], lengths: list[int], *_: Any) -> dict[str, Any]:
+def stay(rows: dict[str, Any], *_: Any) -> dict[str, Any]:
     """What `exchange_rows` does where there is nobody to exchange rows with."""
-    return take(rows, longest_first(lengths))
+    return rows
 
 
 def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]], shares_out: bool) -> None:

@@ -101,7 +101,7 @@ def four_steps(name):
         return {**settings, "save_strategy": "no", "rounds": 2, "max_steps": STEPS // 2}
     if name in GRPO:
         settings |= {"per_device_train_batch_size": 4, "num_iterations": 3}
-    else:  # rows of like length share a micro-batch
+    else:  # rows of similar length share a micro-batch
         settings |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     return settings
 

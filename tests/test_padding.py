@@ -1,4 +1,4 @@
-"""Rows of like length share a micro-batch, and padding is left out: scores and updates are TRL's own."""
+"""Rows of similar length share a micro-batch, and padding is left out: scores and updates are TRL's own."""
 
 from functools import partial
 

@@ -464,7 +464,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
     # --------------------------------------------------------------------------------------------------------- loss
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """As TRL's, with rows of like length in one micro-batch where that leaves the update unchanged."""
+        """As TRL's, with rows of similar length in one micro-batch where that leaves the update unchanged."""
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
         if self._buffered_inputs is before or not self._loss_adds_up():

@@ -27,7 +27,7 @@ from .construction import (
 )
 from .documented import documented
 from .facts import RunFactsMixin
-from .like_length import Layout, LikeLengthMixin
+from .length_batching import Layout, LengthBatchingMixin
 from .messages import completion_text
 from .parts import freeze_vision_encoder
 from .pictures import PICTURE_COLUMNS
@@ -73,11 +73,11 @@ class CompletionSFTConfig(SFTConfig):
 
 
 class CompletionSFTTrainer(
-    NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer
+    NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, LengthBatchingMixin, SFTTrainer
 ):
     """Trains a policy on completions in a format; a subclass says which.
 
-    Rows of like length share a micro-batch, among those of one optimizer step. The update is the same.
+    The rows of an optimizer step are sorted by length, so that less padding is computed. The update is the same.
 
     Args:
         model: path or id of a checkpoint, or a model.

@@ -509,7 +509,7 @@ class TestLoading:
 
 
 class TestBatches:
-    def test_prompts_of_like_length_go_together_the_longest_first(self, qwen):
+    def test_prompts_of_similar_length_go_together_the_longest_first(self, qwen):
         engine = TransformersEngine(qwen.model, qwen.processing_class, batch_size=2)
         requests = [Request([{"role": "user", "content": "1" * digits}]) for digits in (10, 50, 11, 90, 12, 51)]
         shortest = len(encode(qwen.processing_class, requests[0].messages).ids)

@@ -19,7 +19,7 @@ from standins import build_models, load_dataset
 from trl_mmreason.checkpoint import CheckpointRestoreMixin
 from trl_mmreason.construction import prepare_models, with_pictures
 from trl_mmreason.grpo import GroupGRPOTrainer
-from trl_mmreason.like_length import LikeLengthMixin
+from trl_mmreason.length_batching import LengthBatchingMixin
 from trl_mmreason.precision import settle_on_cpu
 from trl_mmreason.reference import reference_from_policy
 from trl_mmreason.sft import CompletionSFTTrainer
@@ -33,7 +33,7 @@ DIFFERENT = {  # test → why it cannot pass here
 }
 
 
-class Supervised(CheckpointRestoreMixin, LikeLengthMixin, trl.SFTTrainer):
+class Supervised(CheckpointRestoreMixin, LengthBatchingMixin, trl.SFTTrainer):
     """What `CompletionSFTTrainer` is, but for rows and formats."""
 
     _token_fields = CompletionSFTTrainer._token_fields

@@ -27,7 +27,7 @@ from ..construction import (
     without_picture_columns,
 )
 from ..facts import RunFactsMixin
-from ..like_length import Layout, LikeLengthMixin
+from ..length_batching import Layout, LengthBatchingMixin
 from ..parts import freeze_vision_encoder
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
@@ -43,12 +43,12 @@ _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
 class ProcessRewardTrainer(
-    NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer
+    NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, LengthBatchingMixin, SFTTrainer
 ):
     """Trains a vision-language model to score every step of a chain, and its answer.
 
     Every labelled position of an optimizer step weighs the same, however rows are shared out over processes and
-    accumulated; rows of like length share a micro-batch. A model that lacks the template's tokens gets them. Accuracy
+    accumulated; they are sorted by length within the step. A model that lacks the template's tokens gets them. Accuracy
     and AUROC of steps and answers are logged, in training over the chains since the last log.
 
     Args:

@@ -16,13 +16,14 @@ from accelerate.utils import gather_object
 from torch import Tensor, distributed
 from torch.nn.functional import pad
 
+from ..length_batching import batches_by_length
 from ..sampling.generation import TOKEN_FIELDS
 
 Rows = dict[str, Any]
-"""Name → a tensor or a list with an entry a row, a tensor of no dimension, or `None`; pictures as TRL has them."""
+"""Name → a tensor or a list with an entry per row, a tensor of no dimension, or `None`; pictures as TRL has them."""
 
-_A_VALUE_A_PROMPT_TOKEN = ("prompt_ids", "prompt_mask")
-_A_VALUE_A_COMPLETION_TOKEN = (
+_BY_PROMPT_TOKEN = ("prompt_ids", "prompt_mask")
+_BY_COMPLETION_TOKEN = (
     "completion_ids",
     "completion_mask",
     "tool_mask",
@@ -35,17 +36,12 @@ _A_VALUE_A_COMPLETION_TOKEN = (
 )
 
 
-def longest_first(lengths: Sequence[int]) -> list[int]:
-    """Row numbers sorted by length, longest first; equally long rows keep their order."""
-    return sorted(range(len(lengths)), key=lambda row: -lengths[row])
-
-
 def balance_rows(lengths: Sequence[int], processes: int, size: int) -> list[list[int]]:
-    """Assign equally many micro-batches to each process, of like length at each step and about equal in sum.
+    """Assign equally many micro-batches to each process, of similar length at each step and about equal in sum.
 
     Args:
         lengths: lengths of all rows, in tokens.
-        size: rows a micro-batch.
+        size: rows per micro-batch.
 
     Returns:
         Row numbers of each process, micro-batch after micro-batch, the longest first.
@@ -54,8 +50,7 @@ def balance_rows(lengths: Sequence[int], processes: int, size: int) -> list[list
         >>> balance_rows([1, 2, 3, 4, 5, 6, 7, 8], processes=2, size=2)
         [[7, 6, 1, 0], [5, 4, 3, 2]]
     """
-    order = longest_first(lengths)
-    parts = [order[start : start + size] for start in range(0, len(order), size)]
+    parts = batches_by_length(lengths, [size] * (len(lengths) // size))
     shares: list[list[int]] = [[] for _ in range(processes)]
     for start in range(0, len(parts), processes):
         # The longest goes to the process that has least so far.
@@ -95,12 +90,12 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
     Args:
         rows: rows of this process, as many as on every other, pictures split by row.
         lengths: lengths of these rows, in tokens.
-        size: rows a micro-batch.
+        size: rows per micro-batch.
         process: number of this process.
         device: of this process; the rows come back there.
 
     Returns:
-        The rows of this process in the order of `balance_rows`.
+        As many rows, in the order that they have over all processes.
     """
     widths = [(rows["prompt_ids"].shape[1], rows["completion_ids"].shape[1])]
     prompt, completion = (max(each) for each in zip(*gather_object(widths), strict=True))
@@ -108,22 +103,19 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
     fields = {name: _kind(values) for name, values in rows.items()}
     everyone = gather_object([{"fields": fields, "lengths": list(lengths)}])
     if any(each["fields"] != fields for each in everyone):
-        return take(rows, longest_first(lengths))
+        return rows
 
     plan = balance_rows([length for each in everyone for length in each["lengths"]], len(everyone), size)
     own = range(process * len(lengths), (process + 1) * len(lengths))
-    sent = [take(rows, [row - own.start for row in share if row in own]) for share in plan]
-    received = join(_send(sent, device))
-    by_source = sorted(plan[process], key=lambda row: row // len(lengths))  # each source keeps the order of the plan
-    place = {row: number for number, row in enumerate(by_source)}
-    return take(received, [place[row] for row in plan[process]])
+    sent = [take(rows, [row - own.start for row in sorted(share) if row in own]) for share in plan]
+    return join(_send(sent, device))
 
 
 def _widen(rows: Rows, prompt: int, completion: int) -> Rows:
     """Pad to as many columns of prompts, on their left, and of completions, on their right."""
     left, right = prompt - rows["prompt_ids"].shape[1], completion - rows["completion_ids"].shape[1]
-    sides = dict.fromkeys(_A_VALUE_A_PROMPT_TOKEN, (left, 0)) | dict.fromkeys(TOKEN_FIELDS, (left, right))
-    for name in _A_VALUE_A_COMPLETION_TOKEN:  # some of which may have a value a row instead
+    sides = dict.fromkeys(_BY_PROMPT_TOKEN, (left, 0)) | dict.fromkeys(TOKEN_FIELDS, (left, right))
+    for name in _BY_COMPLETION_TOKEN:  # some of which may have a value per row instead
         if isinstance(rows.get(name), Tensor) and rows[name].shape[1:] == rows["completion_ids"].shape[1:]:
             sides[name] = (0, right)
     there = {name: side for name, side in sides.items() if rows.get(name) is not None}

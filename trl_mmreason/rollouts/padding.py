@@ -1,4 +1,4 @@
-"""Skip computation on padding: rows of like length share a micro-batch, which is cut to its longest row.
+"""Skip computation on padding: rows of similar length share a micro-batch, which is cut to its longest row.
 
 TRL pads a whole generation batch to its longest prompt and its longest completion, and every forward pass computes all
 of that. Lengths of reasoning have long tails, so most of it is padding.
@@ -13,14 +13,15 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 from torch.nn.functional import pad
-from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
+from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
+from ..length_batching import batches_by_length, longest_first
 from ..sampling.generation import TOKEN_FIELDS
-from .exchange import Rows, exchange_rows, join, longest_first, take
+from .exchange import Rows, exchange_rows, join, take
 
 
 def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Accelerator) -> list[Rows]:
-    """Sort rows so that a micro-batch holds rows of like length, longest first, shared out over processes.
+    """Sort rows so that a micro-batch holds rows of similar length, longest first, shared out over processes.
 
     Args:
         micro_batches: as TRL's GRPOTrainer buffers them, of equal size, as many on every process.
@@ -28,17 +29,20 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
         accelerator: accelerator of the trainer.
     """
     batches: list[Rows] = []
+    size = len(micro_batches[0]["completion_mask"])
     for start in range(0, len(micro_batches), window):
         rows = join([split_pixel_values_by_grid(each) for each in micro_batches[start : start + window]])
-        tokens = rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)
-        lengths = (tokens * carries_loss(rows)).tolist()  # of rows that are left out nothing is computed
-        if accelerator.num_processes == 1:
-            rows = take(rows, longest_first(lengths))
-        else:
-            size = len(lengths) // window
-            rows = exchange_rows(rows, lengths, size, accelerator.process_index, accelerator.device)
-        batches += [unsplit_pixel_values_by_grid(part) for part in split_tensor_dict(rows, window)]
+        if accelerator.num_processes > 1:
+            rows = exchange_rows(rows, _computed(rows), size, accelerator.process_index, accelerator.device)
+        parts = batches_by_length(_computed(rows), [size] * window)
+        batches += [unsplit_pixel_values_by_grid(take(rows, part)) for part in parts]
     return batches
+
+
+def _computed(rows: Rows) -> list[int]:
+    """Tokens of each row that are computed: none of a row that carries no loss."""
+    tokens = rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)
+    return (tokens * carries_loss(rows)).tolist()
 
 
 def carries_loss(rows: Rows) -> Tensor:
@@ -60,13 +64,13 @@ def score_by_length(
     compute_aux_loss: bool = False,
     **fields: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Call TRL's `_get_per_token_logps_and_entropies` on rows of like length, without the padding that none needs.
+    """Call TRL's `_get_per_token_logps_and_entropies` on rows of similar length, without the padding that none needs.
 
     Args:
         score: that method, for a model.
         input_ids, attention_mask: (B, L), padded left of the prompts and right of the completions.
         scored: the last so many columns are completions.
-        batch_size: rows a forward pass; all by default.
+        batch_size: rows per forward pass; all by default.
         rows: (B,) bool: score these alone; all by default. Where it names none one is scored all the same, as other
             processes may wait for this one in the forward pass.
         otherwise: (B, scored) log-probabilities of the other rows; 0 by default.

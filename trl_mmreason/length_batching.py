@@ -1,8 +1,9 @@
-"""Put rows of like length into one micro-batch of supervised training, so that less padding is computed.
+"""Length batching: sort the rows of an optimizer step by length, so that micro-batches have less padding to compute.
 
-Only the model's processor tells how long a row is, as a picture takes as many tokens as it has patches. So rows are
-sorted after they are collated: what an optimizer step sees is taken apart and joined again. The data loader gives
-whole batches all the same: its workers hand over each tensor as an open file, of which there may not be many.
+`batches_by_length` is the rule for rollouts (`rollouts/padding.py`) and for supervised rows (`LengthBatchingMixin`).
+The length of a supervised row is unknown before it is collated, as an image takes as many tokens as it has patches. So
+the batches of an optimizer step are taken apart and joined again. The data loader gives whole batches all the same: its
+workers hand over each tensor as an open file, of which there may not be many.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,22 @@ ROW_SIZES = "row_sizes"
 
 Row = dict[str, Tensor]
 """A batch of one row."""
+
+
+def longest_first(lengths: Sequence[int]) -> list[int]:
+    """Row numbers sorted by length, longest first; equally long rows keep their order."""
+    return sorted(range(len(lengths)), key=lambda row: -lengths[row])
+
+
+def batches_by_length(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Row numbers of micro-batches of these sizes, the longest rows first.
+
+    Example:
+        >>> batches_by_length([3, 9, 4, 8, 2], [2, 2, 1])
+        [[1, 3], [2, 0], [4]]
+    """
+    order = iter(longest_first(lengths))
+    return [list(islice(order, size)) for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -93,13 +110,13 @@ def split_rows(batch: Mapping[str, Any], layout: Layout) -> list[Row]:
 def sort_rows(batches: Sequence[Mapping[str, Any]], layout: Layout) -> list[dict[str, Tensor]]:
     """Make as large batches of the same rows, sorted by length, longest first, from those of `collate_rows`."""
     parts = [split_rows(batch, layout) for batch in batches]
-    rows = sorted((row for part in parts for row in part), key=lambda row: -row["input_ids"].shape[1])
-    ends = accumulate(len(part) for part in parts)
-    return [join_rows(rows[end - len(part) : end], layout) for part, end in zip(parts, ends, strict=True)]
+    rows = [row for part in parts for row in part]
+    numbers = batches_by_length([row["input_ids"].shape[1] for row in rows], [len(part) for part in parts])
+    return [join_rows([rows[number] for number in batch], layout) for batch in numbers]
 
 
-class LikeLengthMixin:
-    """Before `SFTTrainer` among the bases: sorts the rows of an optimizer step where the update stays the same."""
+class LengthBatchingMixin:
+    """Sort the rows of an optimizer step by length where the update stays the same; a base before `SFTTrainer`."""
 
     accelerator: Any
     args: Any
@@ -124,7 +141,7 @@ class LikeLengthMixin:
             self.data_collator = collate
 
     def get_batch_samples(self, *args: Any) -> tuple[list[Any], Any]:
-        """The micro-batches of an optimizer step, of rows of like length, longest first, and the number of labels."""
+        """The micro-batches of an optimizer step, sorted by length, longest rows first, and the number of labels."""
         batches, items = super().get_batch_samples(*args)  # type: ignore[misc]
         layout = self.batch_layout()
         if layout is None or not batches or ROW_SIZES not in batches[0]:
