@@ -77,8 +77,10 @@ class StopOnSignal(TrainerCallback):
 
 
 @contextmanager
-def _noting_signals() -> Iterator[Signals]:
+def _noting_signals(trainer: Trainer) -> Iterator[Signals]:
     """Note signals in the place of ending the process, unless the program handles them itself."""
+    if (jit := trainer.pop_callback(JITCheckpointCallback)) is not None:
+        jit.on_train_end(trainer.args, trainer.state, trainer.control)  # gives back the handler that was there before
     if _noted:
         yield _noted[0]
         return
@@ -101,9 +103,7 @@ def ends_on_signal(trainer: Trainer) -> Iterator[None]:
 
     It takes the place of `enable_jit_checkpoint`.
     """
-    if (jit := trainer.pop_callback(JITCheckpointCallback)) is not None:
-        jit.on_train_end(trainer.args, trainer.state, trainer.control)  # gives back the handler that was there before
-    with _noting_signals() as signals:
+    with _noting_signals(trainer) as signals:
         trainer.add_callback(callback := StopOnSignal(trainer.accelerator, signals))
         try:
             yield
@@ -118,7 +118,7 @@ def saves_before_it_ends(trainer: Trainer) -> Iterator[None]:
     Raises:
         TrainingInterrupted: at the end of the block.
     """
-    with _noting_signals() as signals:
+    with _noting_signals(trainer) as signals:
         yield
         if signals.reached(trainer.accelerator):
             if trainer.is_world_process_zero():

@@ -323,11 +323,11 @@ def claim_output_dir(
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         # with "auto" a run starts where all checkpoints are incomplete
         elif any(path.is_file() for path in left) or str(resume).lower() != "auto":
-            what = left[0].name if left[0].is_dir() else "its finished model"
+            what = left[0].name if left[0].is_dir() else "its finished model, with no checkpoint to go on from"
             raise WrongArgument(
                 f"output_dir={training_args.output_dir} holds an earlier run ({what}), which this one would overwrite. "
-                "Fix: another --output_dir; --resume_from_checkpoint auto resumes that run; --overwrite_output_dir "
-                "true deletes its checkpoints"
+                "Fix: another --output_dir; --resume_from_checkpoint auto resumes from a checkpoint; "
+                "--overwrite_output_dir true deletes what is there"
             )
     if not (is_resumed and takes_newest):
         (folder / _SETTINGS).unlink(missing_ok=True)
