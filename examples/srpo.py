@@ -62,27 +62,33 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
     """
     questions = train_rows.shuffle(seed=training_args.seed).select(range(min(_ASKED, len(train_rows))))
     settings = {name: value for name, value in vars(data_args).items() if name.startswith(("reflection_", "sft_"))}
-    names = ("seed", "reflection_prompt", "max_completion_length", *SAMPLING)
+    deciding = ("seed", "freeze_vision_encoder", "model_init_kwargs")
+    names = ("reflection_prompt", "max_completion_length", *SAMPLING, *deciding)
     made_of = [policy, settings, {name: getattr(training_args, name) for name in names}, questions["prompt"][:]]
+    drawn = data_args.reflection_dataset == "miniature"
+    if not drawn:
+        rows = read_completions(str(data_args.reflection_dataset))
+        made_of += [rows["prompt"][:], rows["completion"][:]]
     key = hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
     folder = Path(training_args.output_dir) / "reflection_sft" / key
     if folder.exists():
         return str(folder)
     config = ReflectionSFTConfig(
-        str(folder.parent),
+        f"{folder.parent}-{key}",  # its checkpoints are not those of another cold start
         max_steps=data_args.sft_max_steps,
         learning_rate=data_args.sft_learning_rate,
         lr_scheduler_type="constant",  # a schedule would follow the bound on steps, which is not where training ends
         per_device_train_batch_size=data_args.sft_batch_size,
         save_strategy="no",
         logging_steps=training_args.logging_steps,
-        model_init_kwargs=training_args.model_init_kwargs,
-        **{
-            name: getattr(training_args, name)
-            for name in ("bf16", "use_cpu", "gradient_checkpointing", "report_to", "seed", "freeze_vision_encoder")
-        },
+        bf16=training_args.bf16,
+        use_cpu=training_args.use_cpu,
+        gradient_checkpointing=training_args.gradient_checkpointing,
+        report_to=training_args.report_to,
+        **{name: getattr(training_args, name) for name in deciding},
     )
-    rows = reflections(policy, folder.with_suffix(".sqlite"), data_args, training_args)
+    if drawn:
+        rows = reflections(policy, folder.with_suffix(".sqlite"), data_args, training_args)
     trainer = ReflectionSFTTrainer(policy, args=config, train_dataset=rows)
     stop = StopWhenReflecting(
         trainer.processing_class,
@@ -98,9 +104,7 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
 
 
 def reflections(policy: str, replies: Path, data_args: ReflectionArguments, training_args: SRPOConfig) -> Dataset:
-    """Load the rows of the cold start; "miniature" makes them, with every reply stored in `replies`."""
-    if data_args.reflection_dataset != "miniature":
-        return read_completions(str(data_args.reflection_dataset))
+    """Make the rows of the miniature's cold start, with every reply stored in `replies`."""
     category = data_args.dataset_name.removeprefix(MINIATURE)
     # other problems than those of RL and of the comparison
     problems = make_problems([category], data_args.reflection_problems, seed=training_args.seed + 2)

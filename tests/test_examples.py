@@ -215,6 +215,11 @@ def test_srpo_does_not_repeat_a_cold_start(checkpoints, tmp_path):
     assert cold_start() == first
     assert (first / "model.safetensors").stat().st_mtime_ns == made
     assert cold_start(sft_max_steps=1) != first
+    other = [{"prompt": prompt, "completion": f"{completion} "}] * 8
+    Dataset.from_list(other).to_parquet(tmp_path / "reflections.parquet")
+    assert cold_start() != first  # of other rows under the same name
+    # each looks for checkpoints to resume from in a folder of its own
+    assert len(list((tmp_path / "out").glob("reflection_sft-*"))) == 3
 
 
 @pytest.mark.full

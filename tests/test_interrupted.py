@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from every_trainer import DPO, TRAINERS, make, saved_base
+from every_trainer import DPO, TRAINERS, make, rows_of, saved_base
 from processes import begin, outcomes
 from support import assert_weights, full_but, weights_of
 from transformers import TrainerCallback
@@ -21,6 +21,7 @@ from trl_mmreason.resuming import (
     UNFINISHED,
     NoCheckpoint,
     checkpoint_fault,
+    model_fault,
     newest_checkpoint,
     resolve_checkpoint,
 )
@@ -228,6 +229,45 @@ def test_incomplete_checkpoints_are_the_first_to_be_deleted(base, copied):
     assert sorted(path.name for path in copied.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
 
 
+@pytest.mark.parametrize("named", ["absolute", "moved"])
+def test_the_best_checkpoint_stays_under_another_name_of_its_folder(named, base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2, "load_best_model_at_end": True}
+    settings |= {"eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.5, "adam_epsilon": 1e-8}
+
+    def trained(folder, steps, **resumed):
+        rows = rows_of(SFT).select(range(4))
+        kwargs = {"trainer_kwargs": {"eval_dataset": rows}, "max_steps": steps, **settings}
+        trainer = make(SFT, base, folder, **kwargs)
+        trainer.train(**resumed)
+        return trainer
+
+    first = trained("here", 2)
+    assert first.state.best_model_checkpoint == "here/checkpoint-1"
+    folder = tmp_path / "there" if named == "moved" else tmp_path / "here"
+    (tmp_path / "here").rename(folder)
+    again = trained(str(folder), 4, resume_from_checkpoint=True)
+    assert again.state.best_model_checkpoint == str(folder / "checkpoint-1")
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-4"]
+
+
+@pytest.mark.parametrize("by", ["epochs", "steps"])
+def test_another_number_of_rows_per_step_goes_on_elsewhere(by, base, tmp_path, caplog):
+    """8 steps of 2 rows are an epoch; the checkpoint of the second is at a quarter of it."""
+    settings = {"max_steps": -1, "num_train_epochs": 1} if by == "epochs" else {"max_steps": 4}
+    trainer = make(SFT, base, tmp_path, **{**EVERY_STEP, **settings, "per_device_train_batch_size": 2})
+    trainer.add_callback(EndAfter(2))
+    trainer.train()
+    resumed = make(SFT, base, tmp_path, **{**EVERY_STEP, **settings, "per_device_train_batch_size": 4})
+    said = "written after 2 steps at epoch 0.25; with the rows per step of this run that is epoch 0.5"
+    if by == "epochs":
+        with pytest.raises(NoCheckpoint, match=said):
+            resumed.train(resume_from_checkpoint=True)
+    else:
+        resumed.train(resume_from_checkpoint=True)
+        assert any(said in each for each in warnings_of(caplog))
+
+
 def test_auto_starts_where_there_is_none_and_true_does_not(tmp_path):
     assert resolve_checkpoint("auto", tmp_path / "new") == (None, [])
     assert resolve_checkpoint(None, tmp_path) == resolve_checkpoint("False", tmp_path) == (None, [])
@@ -334,6 +374,26 @@ def test_a_signal_writes_a_checkpoint_and_the_stage_is_unfinished(number, run, b
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+class AtTheEnd(TrainerCallback):
+    """Sends a signal when the last step was taken."""
+
+    def on_train_end(self, args, state, control, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_after_the_last_step_ends_the_process_when_the_model_is_saved(base, tmp_path, caplog):
+    """So that neither the model is lost nor the next stage begun."""
+    trainer = make(SFT, base, tmp_path / "run", max_steps=1, save_strategy="no")
+    trainer.add_callback(AtTheEnd())
+    with pytest.raises(TrainingInterrupted) as ended:
+        train_once(trainer, tmp_path / "model")
+    assert ended.value.code == STATUS
+    assert warnings_of(caplog)[-1].startswith("A signal asked to end: training in ")
+    assert model_fault(tmp_path / "model") is None
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    train_once(make(SFT, base, tmp_path / "run", max_steps=1, save_strategy="no"), tmp_path / "model")
+
+
 def interrupted(base, folder, rank):
     """One of two processes gets the signal; gives the status of each, and its step."""
     trainer = make("AdaPOTrainer", base, folder, max_steps=3, save_strategy="no")
@@ -387,10 +447,10 @@ def test_a_finished_model_alone_is_an_earlier_run_too(copied):
         if path.name == "checkpoint-2":
             shutil.copytree(path, copied, dirs_exist_ok=True)  # as `train_and_save` leaves a model of two steps
         shutil.rmtree(path)
-    with pytest.raises(WrongArgument, match="earlier run \\(its finished model\\)"):
+    with pytest.raises(WrongArgument, match="earlier run \\(its finished model"):
         claim(copied)
     claim(copied, "auto", max_steps=3)  # as many as it was for: loaded
-    with pytest.raises(WrongArgument, match="earlier run \\(its finished model\\)"):
+    with pytest.raises(WrongArgument, match="earlier run \\(its finished model"):
         claim(copied, "auto", max_steps=5)  # there is nothing to resume from
 
 

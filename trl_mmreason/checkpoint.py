@@ -33,6 +33,8 @@ from .model_card import edit_card, warn_of_local_base
 from .resuming import (
     UNFINISHED,
     NoCheckpoint,
+    best_of,
+    check_same_place,
     newest_checkpoint,
     publish_checkpoint,
     resolve_checkpoint,
@@ -234,6 +236,17 @@ class CheckpointRestoreMixin(Trainer):
         if isinstance(chosen, NoCheckpoint):
             raise chosen
         return chosen
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, checkpoint: str | None, trial: Any
+    ) -> tuple[int, int]:
+        counted = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, checkpoint, trial
+        )
+        if checkpoint is not None:
+            check_same_place(self.state, num_update_steps_per_epoch, by_epochs=self.args.max_steps <= 0)
+            self.state.best_model_checkpoint = best_of(Path(checkpoint), self.args.output_dir)
+        return counted
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         # `Trainer` takes an epoch's first step before it looks whether all are done: one too many on a finished run.

@@ -29,25 +29,39 @@ class TrainingInterrupted(SystemExit):
     """A signal has ended training, after a checkpoint. Uncaught it ends the process with `STATUS`."""
 
 
-class StopOnSignal(TrainerCallback):
-    """Writes a checkpoint after the step in which any process got a signal, and ends training in all of them."""
+class Signals:
+    """Whether this process got one of `SIGNALS`."""
 
-    def __init__(self, accelerator: Any) -> None:
-        self.accelerator = accelerator
-        self.received = self.stopping = False
+    received = False
 
     def receive(self, *_: Any) -> None:
         """Handle a signal; repeated ones, which launchers send, change nothing."""
         self.received = True
+
+    def reached(self, accelerator: Any) -> bool:
+        """Whether any process got one; all of them have to ask."""
+        if self.received:
+            accelerator.set_trigger()
+        return accelerator.check_trigger()
+
+
+_noted: list[Signals] = []
+"""Those of the outermost block that notes signals."""
+
+
+class StopOnSignal(TrainerCallback):
+    """Writes a checkpoint after the step in which any process got a signal, and ends training in all of them."""
+
+    def __init__(self, accelerator: Any, signals: Signals) -> None:
+        self.accelerator, self.signals = accelerator, signals
+        self.stopping = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero and state.global_step >= state.max_steps > 0:
             logger.warning(f"{args.output_dir} is already finished: {state.global_step} of {state.max_steps} steps")
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.received:
-            self.accelerator.set_trigger()
-        if self.accelerator.check_trigger():
+        if self.signals.reached(self.accelerator):
             self.stopping = control.should_training_stop = control.should_save = True
             control.should_evaluate = False  # which may take longer than what is left until SIGKILL
 
@@ -63,22 +77,53 @@ class StopOnSignal(TrainerCallback):
 
 
 @contextmanager
+def _noting_signals(trainer: Trainer) -> Iterator[Signals]:
+    """Note signals in the place of ending the process, unless the program handles them itself."""
+    if (jit := trainer.pop_callback(JITCheckpointCallback)) is not None:
+        jit.on_train_end(trainer.args, trainer.state, trainer.control)  # gives back the handler that was there before
+    if _noted:
+        yield _noted[0]
+        return
+    _noted.append(signals := Signals())
+    in_main_thread = threading.current_thread() is threading.main_thread()  # no other may have handlers
+    handled = [each for each in SIGNALS if in_main_thread and signal.getsignal(each) is signal.SIG_DFL]
+    for each in handled:
+        signal.signal(each, signals.receive)
+    try:
+        yield signals
+    finally:
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL)
+        _noted.clear()
+
+
+@contextmanager
 def ends_on_signal(trainer: Trainer) -> Iterator[None]:
     """Let signals end the training within the block by `TrainingInterrupted`, unless the program handles them itself.
 
     It takes the place of `enable_jit_checkpoint`.
     """
-    callback = StopOnSignal(trainer.accelerator)
-    if (jit := trainer.pop_callback(JITCheckpointCallback)) is not None:
-        jit.on_train_end(trainer.args, trainer.state, trainer.control)  # gives back the handler that was there before
-    trainer.add_callback(callback)
-    in_main_thread = threading.current_thread() is threading.main_thread()  # no other may have handlers
-    handled = [each for each in SIGNALS if in_main_thread and signal.getsignal(each) is signal.SIG_DFL]
-    for each in handled:
-        signal.signal(each, callback.receive)
-    try:
+    with _noting_signals(trainer) as signals:
+        trainer.add_callback(callback := StopOnSignal(trainer.accelerator, signals))
+        try:
+            yield
+        finally:
+            trainer.remove_callback(callback)
+
+
+@contextmanager
+def saves_before_it_ends(trainer: Trainer) -> Iterator[None]:
+    """Train and save within the block: a signal after the last step ends the process when the model is saved.
+
+    Raises:
+        TrainingInterrupted: at the end of the block.
+    """
+    with _noting_signals(trainer) as signals:
         yield
-    finally:
-        for each in handled:
-            signal.signal(each, signal.SIG_DFL)
-        trainer.remove_callback(callback)
+        if signals.reached(trainer.accelerator):
+            if trainer.is_world_process_zero():
+                logger.warning(
+                    f"A signal asked to end: training in {trainer.args.output_dir} is finished, and its model saved. "
+                    f"Status {STATUS}: the same command goes on from there"
+                )
+            raise TrainingInterrupted(STATUS)

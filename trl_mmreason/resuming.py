@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -27,6 +28,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from .files import sync_to_disk, write_whole
 
+logger = logging.getLogger(__name__)
+
 UNFINISHED = "_unfinished"  # with "_", as what begins so is not pushed to the Hub
 
 FILES = "_files.json"
@@ -34,11 +37,12 @@ FILES = "_files.json"
 
 _SMALL = 2**20  # bytes; larger files are compared by their size alone
 _WEIGHTS = ("model*.safetensors", "adapter_model*", "pytorch_model*", "*_model_states.pt", "*.distcp")
+_SAME_PLACE = 0.1  # relative; an epoch's last step may have fewer rows than the others
 _JIT_MARK = "checkpoint-is-incomplete.txt"  # of transformers' `enable_jit_checkpoint`
 
 
 class NoCheckpoint(ValueError):
-    """There is no checkpoint to resume from, or the one that was named is incomplete."""
+    """There is no checkpoint to resume from, or the one that was named is incomplete or does not fit the run."""
 
 
 def checkpoint_fault(folder: Path) -> str | None:
@@ -212,14 +216,53 @@ def rotate_checkpoints(newest: Path, limit: int | None, best: str | None) -> Non
     """
     if not limit or limit < 0:
         return
-    kept = {newest} | ({Path(best)} if best else set())
-    others = [path for path in map(Path, sort_checkpoints(str(newest.parent), use_mtime=True)) if path not in kept]
+    kept = {newest.resolve()} | ({Path(best).resolve()} if best else set())
+    found = [Path(path) for path in sort_checkpoints(str(newest.parent), use_mtime=True)]
+    others = [path for path in found if path.resolve() not in kept]
     others.sort(key=lambda path: checkpoint_fault(path) is None)
     deleted = newest.parent / UNFINISHED
-    for path in others[: max(0, len(others) + sum(map(Path.exists, kept)) - limit)]:
+    for path in others[: max(0, len(found) - limit)]:
         deleted.mkdir(exist_ok=True)
         os.replace(path, deleted / path.name)  # which is atomic: no checkpoint stays that lacks some files
     shutil.rmtree(deleted, ignore_errors=True)
+
+
+def best_of(checkpoint: Path, output_dir: str | Path) -> str | None:
+    """The best checkpoint by the state in `checkpoint`, which may have been moved with the others since; else `None`.
+
+    Args:
+        checkpoint: that training is resumed from.
+        output_dir: the run's; checkpoints in it are named as the run names them.
+    """
+    best = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).best_model_checkpoint
+    if best is None:
+        return None
+    places = [Path(output_dir) / Path(best).name, checkpoint.parent / Path(best).name, Path(best)]
+    return next((str(place) for place in places if place.is_dir()), None)
+
+
+def check_same_place(state: TrainerState, steps_per_epoch: int, *, by_epochs: bool) -> None:
+    """Refuse, or warn of, a resumed run whose steps have another number of rows than those of its checkpoint.
+
+    Args:
+        state: of the checkpoint.
+        steps_per_epoch: of the resumed run.
+        by_epochs: training ends after epochs, so that a part of the rows would never be trained on.
+
+    Raises:
+        NoCheckpoint: training ends after epochs, and the checkpoint is at another place of its epoch.
+    """
+    if not state.epoch or abs(state.global_step / steps_per_epoch / state.epoch - 1) < _SAME_PLACE:
+        return
+    here = state.global_step / steps_per_epoch
+    message = (
+        f"The checkpoint was written after {state.global_step} steps at epoch {state.epoch:.3g}; with the rows per "
+        f"step of this run that is epoch {here:.3g}, so that it would go on with other rows. Fix: as many rows, "
+        "processes, per_device_train_batch_size times gradient_accumulation_steps as before"
+    )
+    if by_epochs:
+        raise NoCheckpoint(f"{message}; or max_steps in the place of num_train_epochs")
+    logger.warning(message)
 
 
 def left_by_a_run(output_dir: str | Path) -> Iterator[Path]:

@@ -39,6 +39,7 @@ from .data import load_rows
 from .documented import documented
 from .facts import NonFiniteUpdates, NothingTrained
 from .files import FolderInUse, NoSuchFolder, adapter_base, check_model_folder, lock_folder
+from .interruption import saves_before_it_ends
 from .miniature.cold_start import cold_start
 from .miniature.lessons import Lessons
 from .miniature.models import FAMILIES, SIZES, build_model
@@ -322,11 +323,11 @@ def claim_output_dir(
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         # with "auto" a run starts where all checkpoints are incomplete
         elif any(path.is_file() for path in left) or str(resume).lower() != "auto":
-            what = left[0].name if left[0].is_dir() else "its finished model"
+            what = left[0].name if left[0].is_dir() else "its finished model, with no checkpoint to go on from"
             raise WrongArgument(
                 f"output_dir={training_args.output_dir} holds an earlier run ({what}), which this one would overwrite. "
-                "Fix: another --output_dir; --resume_from_checkpoint auto resumes that run; --overwrite_output_dir "
-                "true deletes its checkpoints"
+                "Fix: another --output_dir; --resume_from_checkpoint auto resumes from a checkpoint; "
+                "--overwrite_output_dir true deletes what is there"
             )
     if not (is_resumed and takes_newest):
         (folder / _SETTINGS).unlink(missing_ok=True)
@@ -347,11 +348,12 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer) -> None:
                 "To train further: larger --max_steps or --num_train_epochs, or a checkpoint's name"
             )
         return
-    trainer.train(resume_from_checkpoint=resume)
-    with explained_writing(folder):
-        trainer.save_model(args.output_dir, _internal_call=True)  # which leaves the push to `publish`
-        trainer.save_state()  # the last: it says that the run is finished, and `mmreason report` draws curves from it
-    trainer.accelerator.wait_for_everyone()  # then any process may read what the first one wrote
+    with saves_before_it_ends(trainer):
+        trainer.train(resume_from_checkpoint=resume)
+        with explained_writing(folder):
+            trainer.save_model(args.output_dir, _internal_call=True)  # which leaves the push to `publish`
+            trainer.save_state()  # the last: it says that the run is finished, and `mmreason report` reads it
+        trainer.accelerator.wait_for_everyone()  # then any process may read what the first one wrote
 
 
 def _load_finished(trainer: Trainer, folder: Path) -> None:
@@ -449,8 +451,9 @@ def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) 
         _load_finished(trainer, folder)
         return
     output = Path(trainer.args.output_dir)
-    trainer.train(resume_from_checkpoint="auto")
-    save_whole(trainer, folder)
-    trainer.args.output_dir = str(folder)  # where the card is written, and what its example loads
-    trainer.create_model_card(model_name=output.name, dataset_name=dataset_name)
-    trainer.args.output_dir = str(output)
+    with saves_before_it_ends(trainer):
+        trainer.train(resume_from_checkpoint="auto")
+        save_whole(trainer, folder)
+        trainer.args.output_dir = str(folder)  # where the card is written, and what its example loads
+        trainer.create_model_card(model_name=output.name, dataset_name=dataset_name)
+        trainer.args.output_dir = str(output)

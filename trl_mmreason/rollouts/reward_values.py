@@ -42,7 +42,7 @@ def _numbers(values: Any, name: str) -> list[Any]:
     for place, value in enumerate(listed):
         try:
             valid = value is None or not isinstance(value, str) and isinstance(float(value), float)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # an int may have any size
             valid = False
         if not valid:
             raise TypeError(
