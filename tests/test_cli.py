@@ -3,12 +3,10 @@
 import argparse
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 
-import openai
 import pytest
 
 from trl_mmreason import __version__
@@ -30,12 +28,12 @@ def test_help_comes_at_once_and_names_the_commands():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     after = os.times()
     assert done.stdout.endswith("[]\n")
-    assert "serve a model behind OpenAI's chat API" in done.stdout
+    assert "serve a process reward model" in done.stdout
     # processor time, as the machine may be busy
     assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
-COMMANDS = "train doctor evaluate report prefilter reflect revise steps annotate trajectories merge serve serve-prm"
+COMMANDS = "train doctor evaluate report prefilter reflect revise steps annotate trajectories merge serve-prm"
 
 
 @pytest.mark.parametrize("command", COMMANDS.split())
@@ -92,17 +90,16 @@ def test_help_names_the_defaults_that_say_something():
 
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "trl_mmreason.sampling.serve", raising=False)
+    monkeypatch.delitem(sys.modules, "trl_mmreason.chain_of_step.serve", raising=False)
     with pytest.raises(SystemExit, match=r'uvicorn is missing\. Install it: pip install "trl-mmreason\[server\]"'):
-        main(["serve", "model"])
+        main(["serve-prm", "model"])
 
 
-@pytest.mark.parametrize("command", ["serve", "serve-prm"])
-def test_a_port_in_use_is_said_in_a_line(command, checkpoints):
+def test_a_port_in_use_is_said_in_a_line(checkpoints):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SystemExit, match=rf"^mmreason {command}: .*Address already in use.*{port}"):
-            main([command, checkpoints("qwen2_5_vl"), "--port", str(port)])
+        with pytest.raises(SystemExit, match=rf"^mmreason serve-prm: .*Address already in use.*{port}"):
+            main(["serve-prm", checkpoints("qwen2_5_vl"), "--port", str(port)])
 
 
 def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
@@ -113,23 +110,3 @@ def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
     with pytest.raises(SystemExit) as caught:
         main(["merge", "one.sqlite", "two.sqlite", "--output", "both.sqlite"])
     assert caught.value.code == 130
-
-
-@pytest.mark.full
-def test_serve_answers_until_interrupted(checkpoints):
-    model = checkpoints("qwen2_5_vl")
-    process = subprocess.Popen([*COMMAND, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
-    try:
-        lines = iter(process.stderr.readline, "")
-        url = next(found[1] for line in lines if (found := re.search(r"running on (http://127\.0\.0\.1:\d+)", line)))
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="EMPTY", max_retries=0) as client:
-            assert [found.id for found in client.models.list()] == [model]
-            messages = [{"role": "user", "content": "How many?"}]
-            reply = client.chat.completions.create(model=model, messages=messages, max_tokens=2, n=3)
-        assert len(reply.choices) == 3
-        assert 3 <= reply.usage.completion_tokens <= 6
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (0, 130)
-    finally:
-        process.kill()
-        process.communicate()

@@ -2,16 +2,20 @@
 
 import json
 import random
+import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from benchmark_rows import LAYOUTS
 from benchmark_rows.layout import saved
+from chat_server import chat_server
 from chat_stub import Handler, chat_stub
 from datasets import Dataset
-from loopback import served
 from peft import LoraConfig, get_peft_model
-from processes import begin, launch
+from processes import begin, free_port, launch
 from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 from transformers import AutoTokenizer
@@ -19,7 +23,6 @@ from transformers import AutoTokenizer
 from trl_mmreason.cli import main
 from trl_mmreason.commands import options
 from trl_mmreason.sampling import progress
-from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.store import Store, StoreError
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
@@ -293,8 +296,8 @@ def test_a_server_gives_what_the_model_gives_in_this_process(checkpoints, own, t
     path = checkpoints("qwen2_5_vl")
     arguments = [own, "--max-new-tokens", 6, "--protocol", "two-turn"]
     here = evaluate(tmp_path / "here", *arguments, "--model", path)
-    with served(engine_app(TransformersEngine(path), "policy")) as url:
-        there = evaluate(tmp_path / "there", *arguments, "--model", "policy", "--server", f"{url}/v1")
+    with chat_server(TransformersEngine(path)) as url:
+        there = evaluate(tmp_path / "there", *arguments, "--model", "policy", "--server", url)
     texts = [
         [[turn["text"] for turn in json.loads(line)["turns"]] for line in (folder / "samples.jsonl").open()]
         for folder in (here, there)
@@ -305,14 +308,47 @@ def test_a_server_gives_what_the_model_gives_in_this_process(checkpoints, own, t
     assert results_of(there)["settings"]["engine"]["kind"] == "server"
 
 
+@pytest.fixture
+def transformers_serve(checkpoints):
+    """Path of a model, and the address of `transformers serve` with it: LLaVA-NeXT, which needs no torchvision."""
+    path, port = checkpoints("llava_next"), free_port()
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", path, "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while socket.socket().connect_ex(("localhost", port)):
+            assert process.poll() is None
+            time.sleep(0.1)
+        yield path, f"http://localhost:{port}/v1"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.full
+def test_transformers_serve_gives_what_the_model_gives_in_this_process(transformers_serve, own, tmp_path, caplog):
+    path, url = transformers_serve
+
+    def texts(folder, *arguments):
+        folder = evaluate(tmp_path / folder, own, "--model", path, "--max-new-tokens", 6, *arguments)
+        return [json.loads(line)["turns"][0]["text"] for line in (folder / "samples.jsonl").open()]
+
+    here, there = texts("here"), texts("there", "--server", url)
+    assert len(here) == 9
+    for mine, theirs in zip(here, there, strict=True):
+        assert theirs.startswith(mine)  # the miniature ends with tokens that are not special, which the server shows
+    # The checkpoint's own settings are greedy, and not those that are asked for.
+    assert len(set(texts("several", "--server", url, "--n", "4", "--limit", "1"))) > 1
+    assert caplog.text == ""
+
+
 @pytest.mark.full
 def test_a_search_on_a_server_counts_the_tokens_of_all_candidates(chained, tmp_path):
     """Of several samples a server tells how many tokens each has only when asked for their ids."""
     path = str(chained / "policy")
     tokenizer = AutoTokenizer.from_pretrained(path)
-    with served(engine_app(TransformersEngine(path), "policy")) as url:
+    with chat_server(TransformersEngine(path)) as url:
         folder = evaluate(
-            tmp_path, f"sums={chained / 'test.parquet'}", "--model", "policy", "--server", f"{url}/v1",
+            tmp_path, f"sums={chained / 'test.parquet'}", "--model", "policy", "--server", url,
             "--protocol", "step-beam", "--process-reward", chained / "scorer", "--n", 4, "--max-new-tokens", 48,
         )  # fmt: skip
     for sample in map(json.loads, (folder / "samples.jsonl").open()):

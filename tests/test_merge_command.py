@@ -4,15 +4,14 @@ import random
 import time
 
 import pytest
+from chat_server import chat_server
 from commands import rows_of
 from datasets import Dataset
-from loopback import served
 from processes import begin
 from taught_policy import questions, teach
 from test_evaluate_command import files_of, finished
 
 from trl_mmreason.cli import main
-from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -29,8 +28,8 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def policy():
     """Address of a policy that writes chains."""
-    with served(engine_app(TransformersEngine(*teach()), "policy")) as url:
-        yield f"{url}/v1"
+    with chat_server(TransformersEngine(*teach())) as url:
+        yield url
 
 
 def units_of(path):

@@ -18,7 +18,6 @@ from .commands import (
     reflect,
     report,
     revise,
-    serve,
     serve_prm,
     steps,
     train,
@@ -30,7 +29,6 @@ from .refusals import REFUSALS, refusal
 COMMANDS = (
     train,
     doctor,
-    serve,
     serve_prm,
     prefilter,
     reflect,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from loopback import served
+from chat_server import chat_server
 from scripted_search import (
     B_C,
     END,
@@ -24,7 +24,6 @@ from taught_policy import questions, reward_model, teach
 from trl_mmreason.chain_of_step.search import BeamSearched, part_sampling_params, step_beam_search
 from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, chain_ends
 from trl_mmreason.sampling import Failure, SamplingParams, derive_seed
-from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -234,8 +233,8 @@ def test_a_server_continues_chains_as_an_engine_in_process_does(engine, prm):
             return engine.sample([replace(r, seed=derive_seed(r.seed, 0) >> 32) for r in requests], sampling_params)
 
     expected = step_beam_search(QUESTIONS, WithTheServersSeeds(), prm, n=4, **REAL)
-    with served(engine_app(engine, "tiny")) as url:
-        through = ServerEngine("tiny", f"{url}/v1", extra_body={"return_token_ids": True}, max_retries=0)
+    with chat_server(engine) as url:
+        through = ServerEngine("tiny", url, extra_body={"return_token_ids": True}, max_retries=0)
         found = step_beam_search(QUESTIONS, through, prm, n=4, **REAL)
     assert [search.problem for search in found] == [None, None]
     for mine, theirs in zip(expected, found, strict=True):

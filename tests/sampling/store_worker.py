@@ -54,7 +54,7 @@ def die_at_commit(path):
     store = Store(path)
     store.open_stage("answers", SETTINGS)
     store.save("answers", [Record("row-0", index, "done", {}) for index in range(3)])
-    connection = store._database._connected()
+    connection = store._database._connection
     connection.set_trace_callback(lambda sql: os.kill(os.getpid(), signal.SIGKILL) if sql == "COMMIT" else None)
     store.save("answers", [Record("row-1", index, "done", {}) for index in range(3)])
 

@@ -89,7 +89,7 @@ def test_what_is_held_is_looked_up_and_not_searched_for(store):
     steps = []
     for units in (FEW, MANY):
         answer(store, units)
-        connection = store._database._connected()
+        connection = store._database._connection
         counted = []
         connection.set_progress_handler(lambda counted=counted: counted.append(1), 100)
         wanted = [(f"row-{k}", index) for k in range(100) for index in range(SAMPLES)]

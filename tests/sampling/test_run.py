@@ -277,7 +277,7 @@ def test_an_engine_that_does_not_do_what_it_is_asked_ends_the_run_with_its_first
 def test_a_store_that_cannot_be_written_to_stops_the_run(store):
     def result(row, index):
         if row["number"] == 2:
-            connection = store._database._connected()
+            connection = store._database._connection
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             connection.execute(f"PRAGMA max_page_count = {pages}")
         return {"text": "x" * 9000}

@@ -96,8 +96,7 @@ def test_one_line_says_why_nothing_is_suppressed(stub, checkpoints, entry, why, 
 def test_nothing_is_said_or_sent_where_there_is_nothing_to_suppress(stub, checkpoints, tmp_path, caplog):
     serve(stub, saved_reasoner("qwen2", tmp_path))
     assert bias_of(stub) is None  # a text-only model
-    serve(stub, checkpoints("qwen2_5_vl"), owned_by="trl-mmreason")
-    assert bias_of(stub) is None  # `mmreason serve` does so by itself
+    serve(stub, checkpoints("qwen2_5_vl"))
     assert bias_of(stub, openai_only=True) is None
     assert caplog.text == ""
 

@@ -151,6 +151,37 @@ def test_openai_only_sends_nothing_else_and_refuses_what_would_need_it(stub):
             engine.sample([request], sampling_params)
 
 
+class LikeTransformersServe(Handler):
+    """Refuses fields as `transformers serve` does, and answers once however many are asked for."""
+
+    def answer(self, body):
+        if unknown := body.keys() & {"top_k", "min_p", "repetition_penalty", "continue_final_message"}:
+            return self.reply(422, {"detail": f"Unexpected fields in the request: {unknown}"})
+        return super().answer({**body, "n": 1})
+
+
+def test_transformers_serve_gets_the_settings_that_it_would_take_from_the_checkpoint():
+    sampling_params = SamplingParams(max_new_tokens=9, temperature=0.5, top_p=0.9, top_k=7)
+    with chat_stub(LikeTransformersServe) as server:
+        engine = engine_at(server)
+        outcomes = engine.sample([asked("a", n=2), asked("b")], sampling_params)
+        assert [len(outcome) for outcome in outcomes] == [2, 1]
+        expected = {"do_sample": True, "top_k": 7, "min_p": 0.0, "repetition_penalty": 1.0, "temperature": 0.5}
+        assert json.loads(server.bodies[-1]["generation_config"]) == expected
+        assert (server.bodies[-1]["max_tokens"], server.bodies[-1]["top_p"]) == (9, 0.9)
+        engine.sample([asked("a")], SamplingParams(temperature=0))
+        assert json.loads(server.bodies[-1]["generation_config"])["do_sample"] is False
+        for request, more in [
+            (asked("a", prefix="So"), {}),
+            (asked("a"), {"stop": ("x",)}),
+            (asked("a"), {"logprobs": True}),
+        ]:
+            with pytest.raises(ServerError, match="is `transformers serve`, which can neither .*Fix: `vllm serve`"):
+                engine.sample([request], SamplingParams(**more))
+        with pytest.raises(ServerError, match="takes what stands between <think> and </think> out of the answers"):
+            engine.sample([asked("thoughts")], SamplingParams())
+
+
 def test_answers_are_read_as_they_are_meant(stub):
     requests = [asked(text) for text in ("trimmed", "long", "silent", "a")]
     trimmed, long, silent, plain = engine_at(stub).sample(requests, SamplingParams(stop=("</step>",)))

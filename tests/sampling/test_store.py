@@ -3,14 +3,12 @@
 import os
 import signal
 import sqlite3
-import threading
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from processes import begin, outcomes
 from store_worker import be_refused, die_at_commit, fill_the_disk, save_one
 
-from trl_mmreason.sampling import database
 from trl_mmreason.sampling.store import Record, SettingsChanged, Store, StoreError, Unit
 
 STAGE = "answers"
@@ -227,7 +225,7 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path):
 
 
 def test_a_newer_format_is_refused(store, path):
-    store._database._connected().execute("PRAGMA user_version = 7")
+    store._database._connection.execute("PRAGMA user_version = 7")
     with pytest.raises(StoreError, match="has format 7, this trl-mmreason knows 1. Fix: update"):
         Store(path)
 
@@ -273,7 +271,7 @@ def test_a_path_below_a_file_is_refused(tmp_path):
 def test_a_full_disk_loses_nothing_that_was_saved(store, path):
     kept = [done(f"row-{number}", 0, text="x" * 3000) for number in range(10)]
     store.save(STAGE, kept)
-    connection = store._database._connected()
+    connection = store._database._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     lost = [done(f"row-{number}", 0, text="x" * 3000) for number in range(10, 40)]
@@ -347,7 +345,6 @@ def test_both_sides_of_a_fork_may_save(store):
 
 
 def test_what_a_child_saves_after_its_parent_has_closed_is_not_lost(store, path):
-    """A connection from before the fork would write into a log that the parent has deleted: it saw no lock on it."""
     store.save(STAGE, [done("before", 0)])
     receiver, sender = os.pipe()
 
@@ -363,80 +360,27 @@ def test_what_a_child_saves_after_its_parent_has_closed_is_not_lost(store, path)
         assert [record.id for record in again.records(STAGE)] == ["before", "child"]
 
 
-# ---------------------------------------------------------------------------------------------------------- file system
+# ------------------------------------------------------------------------------------------------------------- journal
 
 
-@pytest.mark.parametrize(
-    ("path", "local"),
-    [
-        ("/home/me/x", True),
-        ("/data/x", False),
-        ("/data/scratch/x", True),
-        ("/database/x", True),  # not below /data
-        ("/with space/x", False),
-        ("/remounted/x", False),
-    ],
-)
-def test_file_systems_are_told_apart(path, local, tmp_path, monkeypatch):
-    mounts = """\
-/dev/sda1 / ext4 rw 0 0
-server:/data /data nfs4 rw 0 0
-/dev/sdb1 /data/scratch xfs rw 0 0
-server:/other /with\\040space lustre rw 0 0
-/dev/sdc1 /remounted ext4 rw 0 0
-server:/x /remounted cifs rw 0 0
-"""
-    monkeypatch.setattr(database, "MOUNTS", tmp_path / "mounts")
-    (tmp_path / "mounts").write_text(mounts)
-    assert database.is_local(Path(path)) is local
+def journal(path):
+    """The journal of a file as its header says, and what lies beside the file."""
+    with closing(sqlite3.connect(path)) as connection:
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    return mode, [file.name for file in path.parent.iterdir()]
 
 
-def journal(store):
-    return store._database._connected().execute("PRAGMA journal_mode").fetchone()[0]
+def test_a_store_needs_nothing_but_locks_of_its_file_system(store, path):
+    """A write-ahead log needs memory that processes of two machines do not share: not safe on network file systems."""
+    store.save(STAGE, [done("a", 0)])
+    assert journal(path) == ("delete", [path.name])
 
 
-def test_a_network_file_system_gets_no_write_ahead_log(path, tmp_path, monkeypatch, caplog):
-    with Store(path) as store:
-        assert journal(store) == "wal"
-        assert caplog.text == ""
-        store.open_stage(STAGE, {})
-    (tmp_path / "mounts").write_text(f"server:/ {path.parent} nfs4 rw 0 0\n")
-    monkeypatch.setattr(database, "MOUNTS", tmp_path / "mounts")
-    with Store(path) as store:
-        assert journal(store) == "delete"
-        assert "without a write-ahead log, which is slower: it needs a local file system" in caplog.text
-        store.save(STAGE, [done("a", 0)])
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-def test_a_store_with_a_write_ahead_log_that_came_to_a_network_file_system_waits_for_others(
-    path, tmp_path, monkeypatch
-):
-    """SQLite itself does not wait here."""
-    other = Store(path)
-    other.open_stage(STAGE, {})
-    (tmp_path / "mounts").write_text(f"server:/ {path.parent} nfs4 rw 0 0\n")
-    monkeypatch.setattr(database, "MOUNTS", tmp_path / "mounts")
-    with pytest.raises(StoreError, match="another process held it too long"):
-        Store(path, busy_seconds=0.05)
-    leaves = threading.Timer(0.2, other.close)
-    leaves.start()
-    with Store(path) as store:
-        assert journal(store) == "delete"
-    leaves.join()
-
-
-def test_a_file_system_that_refuses_a_write_ahead_log_is_served(path, monkeypatch, caplog):
-    """SQLite's own file layer without shared memory stands for such a file system."""
-    connect = sqlite3.connect
-
-    def without_shared_memory(path, **options):
-        return connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
-
-    monkeypatch.setattr(sqlite3, "connect", without_shared_memory)
-    with Store(path) as store:
-        assert journal(store) == "delete"
-        assert "the file system refuses it" in caplog.text
-        store.open_stage(STAGE, {})
-        store.save(STAGE, [done("a", 0)])
-        assert store.finished(STAGE) == {Unit("a", 0)}
+def test_a_write_ahead_log_of_an_early_version_is_left(store, path):
+    store.save(STAGE, [done("a", 0)])
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    with Store(path) as again:
+        assert again.finished(STAGE) == {Unit("a", 0)}
+        assert journal(path) == ("delete", [path.name])

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import PIL.Image
 import pytest
 import torch
-from loopback import served
+from chat_server import chat_server
 from peft import LoraConfig, get_peft_model
 from support import load
 from test_vllm_engine import StandInLLM, install
@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaF
 from trl_mmreason.sampling import Failure, Request, SamplingParams
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.loading import load_processor, processor_fingerprint, sees_pictures
-from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of
@@ -154,8 +153,8 @@ class TestVLLM:
 
 def test_the_same_answers_through_a_server(engine):
     """Text, token ids, finish reasons; pictures are refused by the server in the engine's words."""
-    with served(engine_app(engine, "tiny")) as address:
-        through = ServerEngine("tiny", f"{address}/v1", extra_body={"return_token_ids": True}, max_retries=0)
+    with chat_server(engine) as url:
+        through = ServerEngine("tiny", url, extra_body={"return_token_ids": True}, max_retries=0)
         requests = text_requests(6)
         expected, got = engine.sample(requests, GREEDY), through.sample(requests, GREEDY)
         (failure,) = through.sample([Request(QUESTION, [PICTURE])], GREEDY)

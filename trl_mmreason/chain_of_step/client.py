@@ -14,8 +14,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from ..messages import completion_text
 from ..pictures import DECODING_ERRORS, pictures_of
+from ..sampling.chat_completions import CONNECT_SECONDS, public_address
 from ..sampling.pictures import data_url
-from ..sampling.servers import CONNECT_SECONDS, public_address
 from .paths import ProcessReward
 from .process_reward import ProcessRewardModel, Scores
 from .scored_chain import UnscorableRow

@@ -288,7 +288,7 @@ def check_servers(name: str, arguments: argparse.Namespace, *stores: str | Path)
         arguments: with a server of the policy, of parties that `add_party` declared, or of a process reward model.
         *stores: files with answers. Where all are there, nothing is asked: a finished run needs no server.
     """
-    from ..sampling.servers import ServerError
+    from ..sampling.server_engine import ServerError
 
     if all(Path(store).exists() for store in stores):
         return

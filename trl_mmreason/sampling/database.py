@@ -2,18 +2,18 @@
 
 A transaction that was committed survives the death of the process (SIGKILL, no memory) in any case, because its pages
 are with the operating system by then; one that was not leaves no trace. With synchronous=FULL it survives the death of
-the machine as well. That costs a commit of a batch some milliseconds, and what it guards may have taken hours: with
-NORMAL a power cut takes everything since the last checkpoint of the write-ahead log, which small records fill slowly.
+the machine as well, which costs about 20 ms for each commit of a batch.
+
+The journal is SQLite's default, a rollback journal, which needs nothing but locks: it is safe on network file systems
+too. A write-ahead log would be faster, but needs memory that all processes share; those of two machines do not, would
+damage the file, and nothing would tell them.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import threading
-import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +21,7 @@ from typing import Any
 
 __all__ = ["Database", "StoreError"]
 
-logger = logging.getLogger(__name__)
-
 APPLICATION_ID = 0x6D6D7273  # "mmrs", in the header of every store
-MOUNTS = Path("/proc/self/mounts")
-LOCAL_FILE_SYSTEMS = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs jfs bcachefs reiserfs tmpfs ramfs overlay".split())
 
 _RESUMES = "what was saved before is safe, and the same command resumes from there"
 _READ_ONLY = ("it may not be written to", "allow writing to the file and its folder, or copy it elsewhere")
@@ -72,59 +68,62 @@ class Database:
         self._lock = threading.RLock()
         self._closed = False
         self._connection: sqlite3.Connection | None = None
+        self._process = os.getpid()
         self._file: tuple[int, int] | None = None
-        with self._explained("opening it"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connected()
-        _open_databases.add(self)
+        with self._connected("opening it"):
+            pass
 
     def read(self, query: str, *values: Any) -> list[tuple]:
-        with self._lock, self._explained("reading"):
-            return self._connected().execute(query, values).fetchall()
+        with self._connected("reading") as connection:
+            return connection.execute(query, values).fetchall()
 
     @contextmanager
     def transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
         """Run the block as one transaction, rolled back if it raises; `doing` names it in errors."""
-        with self._lock, self._explained(doing), _immediate(self._connected()) as connection:
+        with self._connected(doing) as connection, _immediate(connection):
             self._check_file()
             yield connection
 
     def close(self) -> None:
+        """Close the file for this process."""
         self._closed = True
-        self.disconnect()
-
-    def disconnect(self) -> None:
-        """Close the connection until it is needed again."""
-        with self._lock:
-            if self._connection is not None:
+        if self._connection is not None and self._process == os.getpid():
+            with self._lock:
                 self._connection.close()
-            self._connection = None
 
     @contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
+    def _connected(self, doing: str) -> Iterator[sqlite3.Connection]:
+        """This process's connection, for one thread at a time; `doing` names the block in errors."""
+        if self._process != os.getpid():
+            # A forked process connects by itself. The connection of its parent stays referenced: closing it here could
+            # roll back what the parent is writing.
+            self._lock, self._process = threading.RLock(), os.getpid()
+            self._inherited, self._connection = self._connection, None
         try:
-            yield
+            with self._lock:
+                if self._closed:
+                    raise StoreError(f"{self.path} was closed here. Fix: open it again.")
+                self._connection = self._connection or self._connect()
+                yield self._connection
         except (sqlite3.Error, OSError) as error:
             cause, fix = next((meant for fragment, meant in _CAUSES.items() if fragment in str(error)), _UNKNOWN)
             raise StoreError(f"{self.path}: {doing} failed: {cause} ({error}). Fix: {fix}.") from error
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._closed:
-            raise StoreError(f"{self.path} was closed here. Fix: open it again.")
-        if self._connection is None:
-            connection = sqlite3.connect(
-                self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
-            )
-            try:
-                with _immediate(connection):
-                    self._check_format(connection)
-                self._choose_journal(connection)
-                self._file = _identity(self.path)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
-        return self._connection
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
+        )
+        try:
+            with _immediate(connection):
+                self._check_format(connection)
+            connection.execute("PRAGMA journal_mode = DELETE")  # a store of an early version has a write-ahead log
+            connection.execute("PRAGMA synchronous = FULL")
+            self._file = _identity(self.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _check_format(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -142,29 +141,6 @@ class Database:
             raise StoreError(
                 f"{self.path} has format {version}, this trl-mmreason knows {self.version}. Fix: update the package."
             )
-
-    def _choose_journal(self, connection: sqlite3.Connection) -> None:
-        """Use a write-ahead log on local file systems, a rollback journal on others.
-
-        A write-ahead log needs memory that all processes share. On a network file system those of one machine share it
-        and those of two machines do not: they would damage the file, and nothing would tell them.
-        """
-        local = is_local(self.path)
-        mode = self._set_journal(connection, "wal" if local else "delete")
-        if mode != "wal":
-            why = "the file system refuses it" if local else "it needs a local file system"
-            logger.warning("%s: saving without a write-ahead log, which is slower: %s", self.path, why)
-        connection.execute("PRAGMA synchronous = FULL")
-
-    def _set_journal(self, connection: sqlite3.Connection, mode: str) -> str:
-        deadline = time.monotonic() + self.busy_seconds
-        while True:  # SQLite itself does not wait until others have left a write-ahead log
-            try:
-                return connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
 
     def _check_file(self) -> None:
         """Raise if the file was deleted or replaced, as writes to it would be lost silently."""
@@ -190,30 +166,3 @@ def _immediate(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 def _identity(path: Path) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_dev, status.st_ino
-
-
-def is_local(path: Path) -> bool:
-    """Whether the file is on a local file system; True where the system does not list them."""
-    if not MOUNTS.exists():
-        return True
-    path = path.resolve()
-    kind, longest = "", -1
-    for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
-        _, folder, mounted, *_ = line.split(" ")
-        folder = folder.replace(r"\040", " ")
-        if path.is_relative_to(folder) and len(folder) >= longest:  # a later mount hides an earlier one
-            kind, longest = mounted, len(folder)
-    return kind in LOCAL_FILE_SYSTEMS
-
-
-# A connection must not live on both sides of a fork: the child would hold none of its locks, and damage the file.
-_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _disconnect_all() -> None:
-    for database in list(_open_databases):
-        database.disconnect()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_disconnect_all)

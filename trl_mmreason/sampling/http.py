@@ -1,4 +1,4 @@
-"""Shared code of the servers: JSON errors, bounded and validated bodies, disconnecting clients."""
+"""Code of the reward server: JSON errors, bounded and validated bodies, disconnecting clients."""
 
 from __future__ import annotations
 

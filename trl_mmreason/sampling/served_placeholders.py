@@ -12,60 +12,71 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .chat_completions import import_openai, without_key
+
 if TYPE_CHECKING:
     import openai
 
 PROBE_SECONDS = 30.0
-_SUPPRESS_THEMSELVES = frozenset({"trl-mmreason"})  # what `mmreason serve` says of who owns a model
 
 
-class UnknownPlaceholders(Exception):
+class _UnknownPlaceholders(Exception):
     """The tokens cannot be determined; the text says why."""
 
 
-async def find_placeholder_ids(client: openai.AsyncOpenAI, base_url: str, model: str) -> tuple[int, ...]:
-    """Return the ids that the server must suppress: none for a text-only model and for `mmreason serve`.
+async def ask_placeholders(client: openai.AsyncOpenAI, model: str, url: str) -> tuple[tuple[int, ...] | None, str]:
+    """Return the ids that a server must suppress, and a warning if they cannot be determined.
 
     Args:
         client: connected to the server.
-        base_url: address of its API; vLLM's `/detokenize` lies beside `/v1`.
         model: the model's name at the server.
+        url: the server's address as it may be shown.
 
-    Raises:
-        UnknownPlaceholders: the server does not say which checkpoint it serves, or this process cannot read it.
-        openai.APIConnectionError: nothing answers.
+    Returns:
+        The ids, `None` where nothing answers and () for a text-only model; the warning, or "".
     """
+    try:
+        return await _find(client, model), ""
+    except import_openai().APIConnectionError:
+        return None, ""  # the call itself tells what is wrong
+    except _UnknownPlaceholders as why:
+        return (), (
+            f"Nothing keeps the model {model!r} at {url} from writing placeholders of pictures: "
+            f"{without_key(str(why), client.api_key)}. Fix: start the server from a folder or Hub id that can be read "
+            "here (or, in Python, give ServerEngine suppressed_ids)."
+        )
+
+
+async def _find(client: openai.AsyncOpenAI, model: str) -> tuple[int, ...]:
     import openai
 
     quick = client.with_options(timeout=PROBE_SECONDS, max_retries=1)
     try:
         listed = await quick.get("/models", cast_to=object)
-        entry, checkpoint = _served_checkpoint(listed, model)
-        if entry.get("owned_by") in _SUPPRESS_THEMSELVES:
-            return ()
+        checkpoint = _served_checkpoint(listed, model)
         expected = await asyncio.to_thread(_read_placeholders, checkpoint)
-        root = base_url.rstrip("/").removesuffix("/v1")
+        root = str(client.base_url).rstrip("/").removesuffix("/v1")  # vLLM's `/detokenize` lies beside `/v1`
         for token_id, text in expected.items():
             reply = await quick.post(f"{root}/detokenize", body={"model": model, "tokens": [token_id]}, cast_to=object)
             if not isinstance(reply, Mapping) or reply.get("prompt") != text:
-                raise UnknownPlaceholders(f"its token {token_id} is not {text!r} as in {checkpoint}")
+                raise _UnknownPlaceholders(f"its token {token_id} is not {text!r} as in {checkpoint}")
     except (openai.APIStatusError, ValueError) as error:
-        raise UnknownPlaceholders(f"it does not say ({type(error).__name__}: {error})"[:200]) from error
+        raise _UnknownPlaceholders(f"it does not say ({type(error).__name__}: {error})"[:200]) from error
     return tuple(expected)
 
 
-def _served_checkpoint(listed: Any, model: str) -> tuple[Mapping[str, Any], str]:
-    """The server's entry of the model, and the path or Hub id of its checkpoint (for an adapter, of its base)."""
+def _served_checkpoint(listed: Any, model: str) -> str:
+    """The path or Hub id of the model's checkpoint (for an adapter, of its base)."""
     data = listed.get("data") if isinstance(listed, Mapping) else None
     entries = {entry["id"]: entry for entry in data or () if isinstance(entry, Mapping) and "id" in entry}
     if model not in entries:
-        raise UnknownPlaceholders("it does not list the model")
+        raise _UnknownPlaceholders("it does not list the model")
     entry = entries[model]
     base = entries.get(entry.get("parent"), entry)
     checkpoint = base.get("root") or (model if os.path.isdir(model) else None)
-    if entry.get("owned_by") not in _SUPPRESS_THEMSELVES and not checkpoint:
-        raise UnknownPlaceholders("it does not say which checkpoint it serves")
-    return entry, checkpoint or model
+    if not checkpoint:
+        raise _UnknownPlaceholders("it does not say which checkpoint it serves")
+    return str(checkpoint)
 
 
 def _read_placeholders(checkpoint: str) -> dict[int, str]:
@@ -82,4 +93,4 @@ def _read_placeholders(checkpoint: str) -> dict[int, str]:
         return {token_id: tokenizer.decode([token_id]) for token_id in ids}
     except (OSError, ValueError) as error:
         first_line = str(error).strip().partition("\n")[0]
-        raise UnknownPlaceholders(f"its checkpoint {checkpoint} cannot be read here ({first_line})") from error
+        raise _UnknownPlaceholders(f"its checkpoint {checkpoint} cannot be read here ({first_line})") from error

@@ -1,19 +1,25 @@
-"""Sample from OpenAI-compatible chat endpoints: vLLM, SGLang, `mmreason serve`, hosted APIs."""
+"""Sample from OpenAI-compatible chat endpoints: vLLM, SGLang, `transformers serve`, hosted APIs."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from .chat_completions import RequestFailed, chat_messages, read_reply
+from .chat_completions import RequestFailed, ServerError, chat_messages, import_openai, read_reply, without_key
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .servers import Address, Connection, ServerError, Servers, api_key_of, connect, import_openai, stop, without_key
+from .servers import Server, Servers
 
 __all__ = ["ServerEngine", "ServerError"]
 
 T = TypeVar("T")
+
+_REFUSED_FIELDS = "Unexpected fields in the request"  # as `transformers serve` says
 
 
 class ServerEngine:
@@ -24,24 +30,26 @@ class ServerEngine:
     minutes. What still fails is the request's `Failure`, and so is any other 4xx at once. 401, 403, 404, 405, 501, and
     a server that does not answer `GET /models` either, raise `ServerError`.
 
-    Several addresses share the calls: each goes to the server that is expected to be through first, at the rate it has
-    shown so far. A server that does not answer `GET /models` three times in a row counts as dead until it answers
-    again: a warning names it, and the others are asked what it had in flight. `ServerError` comes when none is left. A
-    call is the same whichever server gets it.
+    Several addresses share the calls: each goes to the first server with less than `concurrency` in flight. A server
+    that is down, as above, is left out from then on: a warning names it, and the others are asked what it had in
+    flight. `ServerError` comes when none is left. A call is the same whichever server gets it.
 
-    An answer with a placeholder of a picture cannot be trained on. `mmreason serve` writes none. Any other server is
-    asked which checkpoint it serves; if the checkpoint can be read here and the server's tokens are its tokens, calls
-    carry a `logit_bias` against its placeholders, and otherwise a warning says why they do not.
+    An answer with a placeholder of a picture cannot be trained on. A server is asked which checkpoint it serves; if the
+    checkpoint can be read here and the server's tokens are its tokens, calls carry a `logit_bias` against its
+    placeholders, and otherwise a warning says why they do not.
 
     The n answers are asked for in one call. A server that returns fewer, or refuses to return more than one, is asked
     for the rest one by one. At temperature 0 one answer is asked for and repeated.
 
     vLLM and SGLang fill what a request leaves out from the model's own generation settings, so top-k, min-p and the
-    repetition penalty are always sent. Log-probabilities are as the server defines them; vLLM's are the model's own
-    unless `--logprobs-mode` says otherwise. Token ids are there if the server is asked for them, as by
-    `extra_body={"return_token_ids": True}` with vLLM and `mmreason serve`. How many tokens an answer has is known
-    without, if it came alone: what servers count is all the answers of a call. What a reasoning parser takes out of an
-    answer is not in its text: start the server without one.
+    repetition penalty are always sent. `transformers serve` refuses these fields and gets them as `generation_config`;
+    it removes special tokens from its answers. What it cannot do raises `ServerError`: continue a prefix, end at stop
+    strings, return log-probabilities, or leave thoughts in the answers of some families.
+
+    Log-probabilities are as the server defines them; vLLM's are the model's own unless `--logprobs-mode` says
+    otherwise. Token ids are there if the server is asked for them, as by `extra_body={"return_token_ids": True}` with
+    vLLM. How many tokens an answer has is known without, if it came alone: what servers count is all the answers of a
+    call. What a reasoning parser takes out of an answer is not in its text: start the server without one.
 
     Args:
         model: the model's name at the server.
@@ -52,9 +60,8 @@ class ServerEngine:
         max_retries: see above.
         extra_body: further fields of each call, stored with the settings. They replace this engine's own; `None`
             leaves a field out.
-        openai_only: send only fields of OpenAI's API, for hosted APIs and `transformers serve`, which refuse others.
-            Top-k, a prefix and stop strings, whose text such a server cuts off, are then refused, and placeholders are
-            not looked for.
+        openai_only: send only fields of OpenAI's API, for hosted APIs, which refuse others. Top-k, a prefix and stop
+            strings, whose text such a server cuts off, are then refused, and placeholders are not looked for.
         suppressed_ids: tokens that the model must not write, in the place of the placeholders; () for none.
 
     Raises:
@@ -81,7 +88,7 @@ class ServerEngine:
         base_urls = [base_url] if isinstance(base_url, str) else list(base_url)
         if not base_urls or len(set(base_urls)) < len(base_urls):
             raise ValueError(f"ServerEngine: got the addresses {base_urls}; expected one, or several different ones.")
-        self._addresses = [Address(url, suppressed_ids=ids) for url in base_urls]
+        self._servers = [Server(url, suppressed_ids=ids) for url in base_urls]
         if concurrency < 1 or timeout_seconds <= 0 or max_retries < 0:
             raise ValueError(
                 f"ServerEngine: got concurrency={concurrency}, timeout_seconds={timeout_seconds}, "
@@ -94,20 +101,17 @@ class ServerEngine:
         self.model = model
         self.openai_only = openai_only
         self._extra_body = dict(extra_body or {})
-        self._connection = Connection(
-            model,
-            api_key_of(api_key),
-            concurrency,
-            timeout_seconds,
-            max_retries,
-            finds_placeholders=not openai_only and "logit_bias" not in self._extra_body,
-        )
+        self._concurrency = concurrency
+        self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or "EMPTY"
+        self._connect = partial(Servers, self._servers, self._api_key, concurrency, timeout_seconds, max_retries)
+        self._finds_placeholders = not openai_only and "logit_bias" not in self._extra_body
         self._one_by_one = False
+        self._takes_generation_config = False  # as `transformers serve` does, once it has refused other fields
 
     def __repr__(self) -> str:
-        hosts = [address.host for address in self._addresses]
+        hosts = [server.host for server in self._servers]
         shown = f"host={hosts[0]!r}" if len(hosts) == 1 else f"hosts={hosts}"
-        return f"ServerEngine(model={self.model!r}, {shown}, concurrency={self._connection.concurrency})"
+        return f"ServerEngine(model={self.model!r}, {shown}, concurrency={self._concurrency})"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -131,7 +135,7 @@ class ServerEngine:
             portal.call(self._check)
 
     async def _check(self) -> None:
-        async with connect(self._addresses, self._connection) as servers:
+        async with aclosing(self._connect()) as servers:
             await servers.check()
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
@@ -159,9 +163,11 @@ class ServerEngine:
     async def _sample(
         self, requests: Sequence[Request], sampling_params: SamplingParams
     ) -> list[list[Sample] | Failure]:
-        async with connect(self._addresses, self._connection) as servers:
+        async with aclosing(self._connect()) as servers:
+            if self._finds_placeholders:
+                await servers.find_placeholders(self.model)
             # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
-            calls = _Calls(servers, sampling_params, self._connection.api_key)
+            calls = _Calls(servers, sampling_params, self._api_key)
             encoded = asyncio.Semaphore(servers.most_calls)
 
             async def answer(request: Request) -> list[Sample] | Failure:
@@ -174,6 +180,18 @@ class ServerEngine:
             return await _all(answer(request) for request in requests)
 
     async def _answer(self, request: Request, calls: _Calls) -> list[Sample]:
+        takes_generation_config = self._takes_generation_config
+        try:
+            return await self._ask(request, calls)
+        except RequestFailed as failed:
+            if takes_generation_config or self.openai_only or _REFUSED_FIELDS not in str(failed):
+                raise
+        self._takes_generation_config = True
+        for server in self._servers:
+            server.warning = ""  # its answers have no special tokens, so no placeholders
+        return await self._ask(request, calls)
+
+    async def _ask(self, request: Request, calls: _Calls) -> list[Sample]:
         body = {
             "messages": await asyncio.to_thread(chat_messages, request),
             **self._fields(request, calls.sampling_params),
@@ -204,6 +222,8 @@ class ServerEngine:
             "temperature": sampling_params.temperature,
             "top_p": sampling_params.top_p,
         }
+        if self._takes_generation_config:
+            return self._with_generation_config(fields, request, sampling_params)
         if not self.openai_only:
             fields |= {"top_k": sampling_params.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
         if sampling_params.logprobs:
@@ -213,6 +233,19 @@ class ServerEngine:
         if request.prefix:
             fields |= {"continue_final_message": True, "add_generation_prompt": False}
         return fields
+
+    def _with_generation_config(
+        self, fields: dict[str, Any], request: Request, sampling_params: SamplingParams
+    ) -> dict[str, Any]:
+        """The fields for `transformers serve`, which takes all else from the checkpoint's generation settings."""
+        if request.prefix or sampling_params.stop or sampling_params.logprobs:
+            raise ServerError(
+                f"The server of {self.model!r} is `transformers serve`, which can neither continue an answer, nor end "
+                "it at a stop string, nor return log-probabilities. Fix: `vllm serve`, or the model in this process."
+            )
+        temperature = sampling_params.temperature
+        config = {"do_sample": temperature > 0, "top_k": sampling_params.top_k, "min_p": 0.0, "repetition_penalty": 1.0}
+        return {**fields, "generation_config": json.dumps({**config, "temperature": temperature or 1.0})}
 
 
 @dataclass(frozen=True)
@@ -233,6 +266,13 @@ class _Calls:
         fields = {name: value for name, value in {"seed": seed, **body}.items() if value is not None}
         reply, url = await self.servers.post(fields)
         try:
+            if "generation_config" in fields and any(
+                one["message"].get("reasoning_content") for one in reply["choices"]
+            ):
+                raise ServerError(
+                    f"{url} is `transformers serve`, which takes what stands between <think> and </think> out of the "
+                    "answers of this model. Fix: `vllm serve`, or the model in this process."
+                )
             return read_reply(reply, self.sampling_params)
         except (AttributeError, KeyError, TypeError) as error:
             raise RequestFailed(
@@ -253,4 +293,6 @@ async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     try:
         return await asyncio.gather(*tasks)
     finally:
-        await stop(tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
