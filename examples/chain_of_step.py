@@ -15,25 +15,29 @@ launch under DeepSpeed. A configuration file holds the fields of `ChainOfStepArg
 section for each stage; `--output_dir runs/other` or `--dpo.rounds 1` overrides.
 """
 
+from dataclasses import replace
+
 import trl_mmreason as mm
 from trl_mmreason.chain_of_step import miniature
-from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
+from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
 from trl_mmreason.chain_of_step.report import format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.search import MAX_STEPS
 from trl_mmreason.evaluation.files import format_overview, format_results, format_side_by_side
 from trl_mmreason.evaluation.samples import group_sizes
 from trl_mmreason.miniature.tasks import problems_dataset
 from trl_mmreason.sampling import SamplingParams
+from trl_mmreason.scripts import policy_path
+from trl_mmreason.sections import made_by
 from trl_mmreason.sources import read_completions
-from trl_mmreason.stages import Pipeline, made_by
+from trl_mmreason.stages import Pipeline
 
 
 class ChainOfStep(Pipeline):
     """The stages, one method each."""
 
     def sft(self) -> None:
-        config = self.config("sft", mm.ChainOfStepSFTConfig)
+        config = self.config("sft")
         policy = self.first_policy(config, miniature.PLAIN_ANSWERS)
         if self.args.step_dataset == "miniature":
             rows = miniature.drawn_chains(self.problems(self.args.drawn_chains, 2), self.folder / "steps.sqlite")
@@ -55,10 +59,12 @@ class ChainOfStep(Pipeline):
             )
 
     def prm(self) -> None:
-        config = self.config("prm", mm.ProcessRewardConfig)
+        config = self.config("prm")
         base, named = self.start, self.args.process_reward_base
-        if named is not None:
-            base = self.other_policy(config, miniature.PLAIN_ANSWERS, named, self.args.process_reward_accuracy)
+        if named is not None:  # a miniature one is taught up to an accuracy of its own
+            args = replace(self.args, cold_start_accuracy=self.args.process_reward_accuracy)
+            model_args = replace(self.model_args, model_name_or_path=named)
+            base = policy_path(args, model_args, config, miniature.PLAIN_ANSWERS)
         if self.args.label_dataset == "miniature":
             rows, evaluations = miniature.labelled_chains(self.folder)
         else:
@@ -74,7 +80,7 @@ class ChainOfStep(Pipeline):
     def dpo(self) -> None:
         batch, bound = self.args.sampling_batch_size, self.args.max_completion_length
         bounds = {"max_completion_length": bound, "sampling_batch_size": batch, "scoring_batch_size": batch}
-        config = self.config("dpo", mm.IterativeDPOConfig, **bounds)
+        config = self.config("dpo", **bounds)
         rows = self.train_rows.select(range(len(self.train_rows))[: self.args.dpo_questions])
         settings = {"process_reward_model": self.args.process_reward_model(), "eval_dataset": self.eval_rows}
         if self.args.vllm and not self.model_args.use_peft:  # adapters are sampled in training's own copy
@@ -85,7 +91,7 @@ class ChainOfStep(Pipeline):
             plot_rounds(trainer.rounds, self.folder / "dpo/rounds.png")
 
     def grpo(self) -> None:
-        config = self.config("grpo", mm.ChainOfStepGRPOConfig, max_completion_length=self.args.max_completion_length)
+        config = self.config("grpo", max_completion_length=self.args.max_completion_length)
         scorer, rows = self.args.process_reward_model(), self.train_rows
         self.learn(self.trainer(mm.ChainOfStepGRPOTrainer, self.start, config, rows, process_reward_model=scorer))
 

@@ -8,12 +8,12 @@ or `None` to leave it out. Its values are added to AdaPO's; `--reward_weights 1 
 
 from trl import ModelConfig
 
-from trl_mmreason import AdaPOConfig, AdaPOTrainer, scripts
-from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
+from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.script_parser import ScriptParser
+from trl_mmreason.scripts import DataArguments, prepare, run
 
 
 def shows_working(completions: list, **columns: list) -> list[float]:
@@ -21,18 +21,12 @@ def shows_working(completions: list, **columns: list) -> list[float]:
     return [float("+" in messages[-1]["content"]) for messages in completions]
 
 
-def main(data_args: scripts.DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
+def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
     followup = training_args.evaluation_prompt or EVALUATION_PROMPT
-    scripts.claim_output_dir(data_args, training_args, model_args)
-    train_rows, evaluation_rows = scripts.load_data(data_args, training_args.seed)
-    policy = scripts.policy_path(data_args, model_args, training_args, two_answers(followup))
-    settings = scripts.trainer_settings(model_args, training_args, evaluation_rows)
-    trainer = AdaPOTrainer(
-        policy, args=training_args, train_dataset=train_rows, reward_funcs=shows_working, **settings
-    )  # its curve: rewards/shows_working/mean
+    settings, evaluation_rows = prepare(data_args, training_args, model_args, two_answers(followup))
+    trainer = AdaPOTrainer(reward_funcs=shows_working, **settings)  # its curve: rewards/shows_working/mean
     train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(followup))
 
 
 if __name__ == "__main__":
-    with scripts.exit_on_missing():
-        main(*ScriptParser((scripts.DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())
+    run(main)

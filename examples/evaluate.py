@@ -15,8 +15,8 @@ import trl_mmreason  # noqa: F401  before transformers: it silences what bitsand
 from transformers import TrainingArguments
 from trl import ModelConfig
 
-from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
+from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
@@ -24,8 +24,8 @@ from trl_mmreason.evaluation.files import format_results
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.script_parser import ScriptParser, command_line
-from trl_mmreason.scripts import DataArguments, exit_on_missing, policy_path
+from trl_mmreason.script_parser import command_line
+from trl_mmreason.scripts import DataArguments, policy_path, run
 
 
 @documented
@@ -87,6 +87,4 @@ def main(arguments: EvaluationArguments, training_args: TrainingArguments, model
 
 
 if __name__ == "__main__":
-    with exit_on_missing():
-        parser = ScriptParser((EvaluationArguments, TrainingArguments, ModelConfig))
-        main(*parser.parse_args_and_config())
+    run(main)

@@ -18,9 +18,8 @@ from trl_mmreason.evaluation.files import format_side_by_side
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.server_engine import ServerEngine
-from trl_mmreason.self_evolution.arguments import EvolutionArguments
-from trl_mmreason.self_evolution.miniature import judged_answers
 from trl_mmreason.self_evolution.prompts import judge_message
+from trl_mmreason.self_evolution.recipe import EvolutionArguments, judged_answers
 from trl_mmreason.stages import Pipeline
 
 
@@ -29,7 +28,7 @@ class SelfEvolution(Pipeline):
 
     @cached_property
     def settings(self) -> SelfEvolutionConfig:
-        return self.config("evolution", SelfEvolutionConfig, "evolve")
+        return self.config("evolution", "evolve")
 
     @cached_property
     def start(self) -> str:

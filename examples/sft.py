@@ -9,8 +9,7 @@ overridden on the command line.
 from trl import ModelConfig
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
-from trl_mmreason.script_parser import ScriptParser
-from trl_mmreason.scripts import CompletionArguments, exit_on_missing, train_on_completions
+from trl_mmreason.scripts import CompletionArguments, run, train_on_completions
 
 
 def main(data_args: CompletionArguments, training_args: PlainSFTConfig, model_args: ModelConfig) -> None:
@@ -18,5 +17,4 @@ def main(data_args: CompletionArguments, training_args: PlainSFTConfig, model_ar
 
 
 if __name__ == "__main__":
-    with exit_on_missing():
-        main(*ScriptParser((CompletionArguments, PlainSFTConfig, ModelConfig)).parse_args_and_config())
+    run(main)

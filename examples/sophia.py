@@ -19,7 +19,7 @@ from functools import cached_property
 from accelerate import PartialState
 from datasets import Dataset
 
-from trl_mmreason import MixedGroupsGRPOConfig, MixedGroupsGRPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason import MixedGroupsGRPOTrainer, OffPolicyRewardTrainer
 from trl_mmreason.evaluation.files import format_side_by_side
 from trl_mmreason.files import atomic_path
 from trl_mmreason.miniature.captions import DESCRIBE
@@ -28,13 +28,12 @@ from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.script_parser import WrongArgument
-from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectories
+from trl_mmreason.sections import WrongArgument, made_by
 from trl_mmreason.sophia.mixture import mix, mix_in, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
+from trl_mmreason.sophia.recipe import CAPTIONS_AND_ANSWERS, SophiaArguments, drawn_trajectories
 from trl_mmreason.sources import read_completions
-from trl_mmreason.stages import Pipeline, made_by
+from trl_mmreason.stages import Pipeline
 
 
 class Sophia(Pipeline):
@@ -43,7 +42,7 @@ class Sophia(Pipeline):
     def warm_up(self) -> None:
         if self.args.warm_up_dataset is not None:
             rows = mix({"": read_completions(self.args.warm_up_dataset)}, {"": 1.0})
-            config = self.config("warm_up", OffPolicyRewardConfig)
+            config = self.config("warm_up")
             self.learn(self.trainer(OffPolicyRewardTrainer, self.base, config, rows))
 
     def trajectories(self) -> None:
@@ -72,7 +71,7 @@ class Sophia(Pipeline):
         rows = with_captions(rows, self.args.captions_as_data, caption_prompt=caption_prompt)
         if self.args.mixed_in:
             rows = mix_in(rows, self.args.mixed_in, thinking_prompt=self.args.thinking_prompt, seed=self.seed)
-        config = self.config("update", OffPolicyRewardConfig)
+        config = self.config("update")
         self.learn(self.trainer(OffPolicyRewardTrainer, self.start, config, rows))
 
     def grpo(self) -> None:
@@ -95,7 +94,7 @@ class Sophia(Pipeline):
             self.say(f"{name}: {kept}")
             if not len(rows := kept.rows):
                 raise WrongArgument(f"{name}: no question is left; widen --difficulty.low and --difficulty.high")
-        config = self.config("grpo", MixedGroupsGRPOConfig, name, max_completion_length=bound)
+        config = self.config("grpo", name, max_completion_length=bound)
         self.learn(self.trainer(MixedGroupsGRPOTrainer, policy, config, rows, **settings))
 
     def measure(self) -> None:
@@ -109,7 +108,7 @@ class Sophia(Pipeline):
     @cached_property
     def base(self) -> str:
         """The initial policy."""
-        return self.first_policy(self.config("warm_up", OffPolicyRewardConfig), CAPTIONS_AND_ANSWERS)
+        return self.first_policy(self.config("warm_up"), CAPTIONS_AND_ANSWERS)
 
     @property
     def start(self) -> str:

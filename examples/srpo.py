@@ -18,38 +18,27 @@ from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.model_card import MINIATURE
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.script_parser import ScriptParser, WrongArgument
-from trl_mmreason.scripts import (
-    claim_output_dir,
-    exit_on_missing,
-    load_data,
-    policy_path,
-    train_once,
-    trainer_settings,
-)
+from trl_mmreason.scripts import prepare, run, train_once
+from trl_mmreason.sections import WrongArgument
 from trl_mmreason.sources import read_completions
-from trl_mmreason.srpo.arguments import ReflectionArguments
-from trl_mmreason.srpo.miniature import TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.protocols import Reflection
+from trl_mmreason.srpo.recipe import TAGGED_ANSWERS, ReflectionArguments, drawn_reflections
 from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting, have_second_think
 
 _ASKED = 100  # questions of RL that the cold start is measured on
 
 
 def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: ModelConfig) -> None:
-    claim_output_dir(data_args, training_args, model_args)
-    train_rows, evaluation_rows = load_data(data_args, training_args.seed)
-    policy = policy_path(data_args, model_args, training_args, TAGGED_ANSWERS)
-    settings = trainer_settings(model_args, training_args, evaluation_rows)
+    if data_args.reflection_dataset is not None and model_args.use_peft:
+        raise WrongArgument(
+            f"use_peft is for RL, but reflection_dataset={data_args.reflection_dataset!r} asks for a cold start, which "
+            "trains the whole model here. Give model_name_or_path a checkpoint that had one, and --reflection_dataset "
+            "null."
+        )
+    settings, evaluation_rows = prepare(data_args, training_args, model_args, TAGGED_ANSWERS)
     if data_args.reflection_dataset is not None:
-        if model_args.use_peft:
-            raise WrongArgument(
-                f"use_peft is for RL, but reflection_dataset={data_args.reflection_dataset!r} asks for a cold start, "
-                "which trains the whole model here. Give model_name_or_path a checkpoint that had one, and "
-                "--reflection_dataset null."
-            )
-        policy = cold_start(policy, train_rows, data_args, training_args)
-    trainer = SRPOTrainer(policy, args=training_args, train_dataset=train_rows, **settings)
+        settings["model"] = cold_start(settings["model"], settings["train_dataset"], data_args, training_args)
+    trainer = SRPOTrainer(**settings)
     protocol = Reflection(training_args.missing_second_is_wrong)
     train_and_compare(trainer, data_args, evaluation_rows, protocol, system_prompt=training_args.reflection_prompt)
 
@@ -120,5 +109,4 @@ def reflections(policy: str, replies: Path, data_args: ReflectionArguments, trai
 
 
 if __name__ == "__main__":
-    with exit_on_missing():
-        main(*ScriptParser((ReflectionArguments, SRPOConfig, ModelConfig)).parse_args_and_config())
+    run(main)

@@ -8,9 +8,9 @@ from typing import Any
 from datasets import Dataset
 
 from trl_mmreason.adapo.config import AdaPOConfig
-from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
+from trl_mmreason.adapo.recipe import quick_then_worked, two_answers
 from trl_mmreason.adapo.trainer import AdaPOTrainer
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import make_revisions

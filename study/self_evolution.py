@@ -9,8 +9,8 @@ from trl_mmreason.miniature.judging import JUDGE
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.scripts import train_once
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
-from trl_mmreason.self_evolution.miniature import judged_answers
 from trl_mmreason.self_evolution.prompts import judge_message
+from trl_mmreason.self_evolution.recipe import judged_answers
 from trl_mmreason.self_evolution.trainer import SelfEvolutionTrainer
 
 from .claims import Claim, Term, above, better_in

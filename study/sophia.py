@@ -15,7 +15,7 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
-from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectories
+from trl_mmreason.sophia.recipe import CAPTIONS_AND_ANSWERS, drawn_trajectories
 from trl_mmreason.sophia.trainer import OffPolicyRewardTrainer
 
 from .claims import Claim, above, better_in

@@ -12,7 +12,7 @@ from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, RowSample, s
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig
-from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
+from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.response import first_answer
 from trl_mmreason.srpo.sft import ReflectionSFTTrainer
 from trl_mmreason.srpo.stopping import StopWhenReflecting

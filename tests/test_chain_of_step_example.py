@@ -9,11 +9,12 @@ import pytest
 from datasets import Dataset
 from example_runs import ROOT, SMALL_COMMON, StagedExample, save_base
 from PIL import Image
+from trl import ModelConfig
 
-from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
+from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.scaling import scaling_curves
-from trl_mmreason.sections import override_sections
+from trl_mmreason.script_parser import ScriptParser
 
 pytestmark = pytest.mark.full
 
@@ -119,11 +120,12 @@ def test_chains_that_are_not_learnt_are_said_and_not_saved(run, tmp_path):
 def test_an_option_of_a_section_is_put_there():
     args = ChainOfStepArguments("miniature/adding", stages="dpo", dpo={"rounds": 3, "learning_rate": "1e-6"})
     assert args.dpo["learning_rate"] == 1e-6  # YAML takes 1e-6 for a string
-    override_sections(args, ["--dpo.rounds", "1", "--grpo.use_vllm", "true", "--sft.learning_rate", "1e-5"])
+    parser = ScriptParser((ChainOfStepArguments, ModelConfig))
+    parser.override_sections(args, ["--dpo.rounds", "1", "--grpo.use_vllm", "true", "--sft.learning_rate", "1e-5"])
     assert (args.dpo["rounds"], args.grpo["use_vllm"], args.sft["learning_rate"]) == (1, True, 1e-5)
     for given in (["--dpo.rounds"], ["--rounds", "1"], ["--nothing.rounds", "1"], ["dpo.rounds", "1"]):
-        with pytest.raises(ValueError, match="is unknown"):
-            override_sections(args, given)
+        with pytest.raises(ValueError, match="^there is no `"):
+            parser.override_sections(args, given)
 
 
 @pytest.mark.parametrize("given", [{}, {"eval_dataset_name": "miniature/adding", "process_reward": "outcome"}])

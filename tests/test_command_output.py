@@ -24,7 +24,7 @@ class OnAFullDisk:
 def test_what_fails_while_it_is_written_leaves_the_old_file_whole(tmp_path):
     questions, output = write_questions(tmp_path, {"one": "2+5=?", "two": "4+3=?"}), tmp_path / "rows.parquet"
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser, output=options.ROWS)
+    options.add_arguments(parser)
     arguments = parser.parse_args([questions, str(output), "--model", "policy"])
     options.run_pipeline("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=rows))
     old = output.read_bytes()

@@ -16,14 +16,13 @@ from trl import ModelConfig, TrlParser
 from study.claims import claims_about
 from study.running import BEFORE, StudyArguments
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
-from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
+from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts import trainer_settings
-from trl_mmreason.self_evolution.arguments import EvolutionArguments
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
-from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
+from trl_mmreason.self_evolution.recipe import EvolutionArguments
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
+from trl_mmreason.sophia.recipe import SophiaArguments
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
@@ -321,8 +320,8 @@ def test_every_section_of_chain_of_step_is_a_stage_s_configuration(path, tmp_pat
     parsed = {**vars(model_args), **vars(args)}
     assert {key: parsed[key] for key in given} == given
     args.output_dir, args.common["use_cpu"] = str(tmp_path), True
-    for stage, config_class in STAGES.items():
-        config = args.config(stage, config_class, tmp_path / stage)
+    for stage in STAGES:
+        config = args.config(stage, tmp_path / stage)
         assert config.output_dir == str(tmp_path / stage)
         for key, value in {**given["common"], **given[stage]}.items():
             if key not in ("report_to", "use_cpu"):
@@ -360,7 +359,7 @@ def test_the_recipe_of_self_evolution(path, tmp_path):
     args, _ = TrlParser((EvolutionArguments, ModelConfig)).parse_args_and_config(["--config", str(path)])
     args.common |= {"use_cpu": True, "bf16": False}
     args.evolution["use_vllm"] = False
-    evolution = args.config("evolution", SelfEvolutionConfig, tmp_path)
+    evolution = args.config("evolution", tmp_path)
     assert (evolution.vote, evolution.judge, evolution.advantages) == ("self_consistency", True, "log_sum_exp")
     arms = re.findall(r"\{.*?\}", path.read_text())
     assert len(arms) == 7
@@ -383,8 +382,8 @@ def test_the_recipe_of_sophia(path, tmp_path):
     """Appendices B and C, what is no setting of one trainer; batches of 512 on 8 processes, GRPO's 64 questions · 8."""
     args, _ = TrlParser((SophiaArguments, ModelConfig)).parse_args_and_config(["--config", str(path)])
     args.common["use_cpu"] = True
-    update = args.config("update", OffPolicyRewardConfig, tmp_path)
-    grpo = args.config("grpo", MixedGroupsGRPOConfig, tmp_path, max_completion_length=args.max_completion_length)
+    update = args.config("update", tmp_path)
+    grpo = args.config("grpo", tmp_path, max_completion_length=args.max_completion_length)
     for config in (update, grpo):
         assert config.optim == "adamw_torch"
         assert config.per_device_train_batch_size * config.gradient_accumulation_steps * 8 == 512

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import trl_mmreason
+from trl_mmreason.methods import METHODS
 
 TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store", "evaluation.metrics", "cli"]
 TEXTS += ["chain_of_step.template", "srpo.response"]
 TENSORS = ["functional", "turns", "parts", "stopping"]
-TENSORS += [f"{method}.objective" for method in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]
-ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "chain_of_step.declared", "adapo.prefilter"]
-ROWS += ["miniature.lessons", *(f"{method}.miniature" for method in ("adapo", "srpo", "self_evolution"))]
+TENSORS += [f"{method}.objective" for method in METHODS]
+ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "adapo.prefilter", "miniature.lessons"]
+ROWS += [f"{method}.recipe" for method in METHODS]
 
 
 def test_small_modules_load_little():

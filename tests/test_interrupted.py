@@ -26,8 +26,8 @@ from trl_mmreason.resuming import (
     resolve_checkpoint,
 )
 from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.scripts import CompletionArguments, claim_output_dir, finished_state, train_and_save, train_once
+from trl_mmreason.sections import WrongArgument
 
 SFT = "ReflectionSFTTrainer"
 EVERY_STEP = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}

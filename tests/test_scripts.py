@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from datasets import Dataset
-from example_runs import ROOT, start
+from example_runs import ROOT
 from peft import get_peft_model
 from support import FAMILY_NAMES, ParityGrader, adapo_config, changed_weights, drawn_rows, full_but, weights_of
 from text_reasoners import REASONERS as TEXT_ONLY
@@ -15,11 +15,11 @@ from text_reasoners import saved_reasoner
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
-from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.script_parser import ScriptParser, WrongArgument
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
     LORA_TARGETS,
     DataArguments,
@@ -29,8 +29,9 @@ from trl_mmreason.scripts import (
     policy_path,
     trainer_settings,
 )
+from trl_mmreason.sections import WrongArgument
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
-from trl_mmreason.srpo.miniature import TAGGED_ANSWERS
+from trl_mmreason.srpo.recipe import TAGGED_ANSWERS
 
 
 def test_columns_can_be_given_on_the_command_line():
@@ -246,6 +247,9 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
         ("adapo", ["--dtype", "bf16"], "argument --dtype: invalid choice: 'bf16'"),
         ("adapo", ["--dataset_name", "{here}/rows.jsonl"], "is a miniature that knows only drawn problems"),
         ("adapo", ["--model_name_or_path", "{here}"], "holds no model: it has no config.json"),
+        ("adapo", ["--model_name_or_path", "./nowhere"], "there is no folder ./nowhere; give one with a"),
+        ("adapo", ["--dataset_name", "data/none.jsonl"], "'data/none.jsonl' does not exist here"),
+        ("sft", ["--dataset_name", "no/such/folder"], "'no/such/folder' does not exist here"),
         ("adapo", ["--resume_from_checkpoint", "true"], "there is no such checkpoint; {here}/out has none"),
         ("adapo", ["--output_dir", "{here}/rows.jsonl/out"], "rows.jsonl is no folder that may be written to"),
         ("adapo", ["--config", "{here}/dtype.yaml"], "dtype: 'bf16', expected one of auto, bfloat16, float16, float32"),
@@ -296,26 +300,6 @@ def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, m
     assert said.startswith(f"{example}.py: ")
     assert message.format(here=tmp_path) in said
     assert not (tmp_path / "out/cold_start").exists()
-
-
-@pytest.mark.parametrize(
-    ("example", "options", "message"),
-    [
-        ("adapo", ["--dataset_name", "data/none.jsonl"], "adapo.py: 'data/none.jsonl' does not exist here"),
-        ("adapo", ["--model_name_or_path", "./nowhere"], "adapo.py: there is no folder ./nowhere; give one with a"),
-        (
-            "sft",
-            ["--dataset_name", "no/such/folder", "--report_to", "none"],
-            "sft.py: 'no/such/folder' does not exist here",
-        ),
-    ],
-)
-def test_data_or_a_model_that_is_not_there_is_said_in_a_line(tmp_path, example, options, message):
-    config = {"adapo": "configs/adapo/miniature.yaml", "sft": "configs/sft/qwen2_5_vl_7b.yaml"}[example]
-    done = start(example, tmp_path / "out", "--config", ROOT / config, "--use_cpu", "true", *options)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_another_number_of_answers_is_refused_before_training():

@@ -13,9 +13,9 @@ from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.script_parser import WrongArgument
-from trl_mmreason.sophia.arguments import SophiaArguments
+from trl_mmreason.sections import WrongArgument
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
+from trl_mmreason.sophia.recipe import SophiaArguments
 
 pytestmark = pytest.mark.full
 

@@ -15,16 +15,16 @@ from peft import LoraConfig
 from support import adapo_trainer, drawn_rows, load
 from trl import ModelConfig
 
-from trl_mmreason import ChainOfStepGRPOConfig, ReflectionSFTConfig, stages
-from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
+from trl_mmreason import ChainOfStepGRPOConfig, stages
+from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
 from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.script_parser import WrongArgument
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import train_once
-from trl_mmreason.sections import StagedArguments, parse_arguments, values_of
-from trl_mmreason.self_evolution.arguments import EvolutionArguments
-from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.stages import do_once, made_by, save_merged
+from trl_mmreason.sections import StagedArguments, WrongArgument, made_by, values_of
+from trl_mmreason.self_evolution.recipe import EvolutionArguments
+from trl_mmreason.sophia.recipe import SophiaArguments
+from trl_mmreason.stages import do_once, save_merged
 
 
 @dataclass
@@ -77,36 +77,38 @@ def test_numbers_that_yaml_takes_for_texts_are_numbers_in_inner_sections_too():
     assert values_of(given) == {"beta": 0.1, "scheduler": "linear", "sft": sft}
 
 
-def test_a_setting_that_a_stage_does_not_have_is_named_with_its_section(tmp_path):
-    args = Arguments(str(tmp_path), common={"use_cpu": True}, mixed_in={"learning_rat": 1e-3})
-    with pytest.raises(WrongArgument, match="^mixed_in: ReflectionSFTConfig has no `learning_rat`; did you mean `le"):
-        args.config("mixed_in", ReflectionSFTConfig, tmp_path)
-    args = Arguments(str(tmp_path), common={"use_cpu": True, "max_step": 1})
-    with pytest.raises(WrongArgument, match="^common: ReflectionSFTConfig has no `max_step`; did you mean `max_s"):
-        args.config("mixed_in", ReflectionSFTConfig, tmp_path)
-    args = Arguments(str(tmp_path), common={"use_cpu": True}, mixed_in={"save_strategy": "hourly"})
-    with pytest.raises(WrongArgument, match="^mixed_in: hourly is not a valid"):
-        args.config("mixed_in", ReflectionSFTConfig, tmp_path)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_stage_without_a_gpu_names_the_options(tmp_path):
-    args = Arguments(str(tmp_path), common={"bf16": True})
-    expected = "^bf16 asks for a GPU, and there is none. Fix: --common.use_cpu true --common.bf16 false$"
-    with pytest.raises(WrongArgument, match=expected):
-        args.config("mixed_in", ReflectionSFTConfig, tmp_path)
-
-
 @dataclass
 class TwoStages(StagedArguments):
     STAGES = {"learn": "learn/model", "look": "table.txt"}
     READS = {"learn": ("rounds",)}
-    SECTIONS = {"learn": ReflectionSFTConfig, "later": ChainOfStepGRPOConfig, "look": ("n", "max_steps")}
+    SECTIONS = {"learn": "ReflectionSFTConfig", "later": "ChainOfStepGRPOConfig", "look": ("n", "max_steps")}
 
     output_dir: str = "never"
     learn: dict = field(default_factory=dict)
     later: dict = field(default_factory=dict)
     look: dict = field(default_factory=dict)
+
+
+def parse_arguments(kind):
+    return ScriptParser((kind, ModelConfig)).parse_args_and_config()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [({"learning_rat": 1e-3}, ".*'learning_rat'"), ({"save_strategy": "hourly"}, "hourly is no")],
+)
+def test_a_setting_that_a_stage_refuses_is_named_with_its_section(setting, message, tmp_path):
+    args = TwoStages(str(tmp_path), common={"use_cpu": True}, learn=setting)
+    with pytest.raises(WrongArgument, match=f"^learn: {message}"):
+        args.config("learn", tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_stage_without_a_gpu_names_the_options(tmp_path):
+    args = TwoStages(str(tmp_path), common={"bf16": True})
+    expected = "^bf16 asks for a GPU, and there is none. Fix: --common.use_cpu true --common.bf16 false$"
+    with pytest.raises(WrongArgument, match=expected):
+        args.config("learn", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_stages_do_not_push_to_the_hub(method, section, given, tmp_path, monkeyp
 def test_a_setting_that_switches_pushing_off_is_taken(tmp_path):
     args = TwoStages("miniature/adding", common={"use_cpu": True, "bf16": False, "push_to_hub": False})
     assert list(args.unknown_settings()) == []
-    assert args.config("learn", ReflectionSFTConfig, tmp_path).push_to_hub is False
+    assert args.config("learn", tmp_path).push_to_hub is False
 
 
 def test_sophia_s_data_to_mix_in_are_checked_too(tmp_path):

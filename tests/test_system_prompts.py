@@ -7,7 +7,7 @@ import pytest
 from trl_mmreason import AdaPOConfig, SelfEvolutionConfig, SRPOConfig
 from trl_mmreason.cli import main
 from trl_mmreason.scripts import DataArguments
-from trl_mmreason.sophia.arguments import SophiaArguments
+from trl_mmreason.sophia.recipe import SophiaArguments
 from trl_mmreason.system_prompts import read_optional_text, read_system_prompt
 
 LOST = [

@@ -14,9 +14,6 @@ __version__ = "0.1.0"
 
 silence_harmless()
 
-METHODS = ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")
-"""Folders whose `declared.py` adds to shared tables, pictures and pages; see `methods.py`."""
-
 _PUBLIC = {
     "AdaPOConfig": "adapo.config",
     "AdaPOTrainer": "adapo.trainer",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Class = TypeVar("_Class", bound="type[DataclassInstance]")
-
-
 _SHOWN_CHARACTERS = 100  # of a default, as a whole prompt would hide the options around it
 
 
@@ -24,10 +22,8 @@ class HelpFormatter(argparse.HelpFormatter):
     """Formatter that shows an option's default, if it has one, and the beginning of a long one."""
 
     def add_argument(self, action: argparse.Action) -> None:
-        says_nothing = any(
-            action.default is nothing for nothing in (None, False, argparse.SUPPRESS)
-        )  # 0 says something
-        if action.option_strings and action.help and not says_nothing:
+        is_default = all(action.default is not nothing for nothing in (None, False, argparse.SUPPRESS))  # 0 is one
+        if action.option_strings and action.help and is_default:
             action = copy(action)
             action.help = f"{action.help} (default: %(default)s)"
             if isinstance(action.default, str):

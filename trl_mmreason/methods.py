@@ -1,24 +1,30 @@
-"""Methods' entries for shared modules, declared in `<method>/declared.py`.
+"""The methods, and what shared modules need to know of each: `METHOD` in its `recipe.py`.
 
     METHOD = Method(panels=(Panel("Reflection", "share", {"reflected_share": "reflects"}, is_share=True),))
 
-`METHODS` in `trl_mmreason/__init__.py` names the folders. They are imported when a report is drawn or a system prompt
-is read, not before.
+A `recipe.py` is imported when a report is drawn or a system prompt is read, and does without TRL.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from . import METHODS
 
 if TYPE_CHECKING:
     from .evaluation.curves import Panel
     from .evaluation.metrics import Metric
     from .evaluation.trajectory import Piece
+
+METHODS = {
+    "adapo": "answers, checks the answer and answers again",
+    "srpo": "solves, reflects and solves again in one response",
+    "chain_of_step": "reasons in steps that a process reward model scores",
+    "sophia": "thinks, from trajectories of a reasoner that read its captions",
+    "self_evolution": "agrees with itself and with a frozen judge, without labels",
+}
+"""Folder of a method → what its policy does."""
 
 
 class Method(NamedTuple):
@@ -42,30 +48,24 @@ class Method(NamedTuple):
 @cache
 def declared() -> tuple[Method, ...]:
     """The declarations of all methods."""
-    return tuple(importlib.import_module(f"{__package__}.{name}.declared").METHOD for name in METHODS)
-
-
-def panels() -> Iterator[Panel]:
-    """The panels of all methods."""
-    return (panel for method in declared() for panel in method.panels)
-
-
-def metric_named(name: str) -> Metric | None:
-    """Find the label and form of a method's metric; `None` if no method has it."""
-    return next((method.metrics[name] for method in declared() if name in method.metrics), None)
-
-
-def system_prompt_named(name: str) -> str | None:
-    """Find a method's system prompt; `None` if no method has one of that name."""
-    return next((method.system_prompts[name] for method in declared() if name in method.system_prompts), None)
-
-
-def system_prompt_names() -> list[str]:
-    """The names of all methods' system prompts."""
-    return [name for method in declared() for name in method.system_prompts]
+    return tuple(importlib.import_module(f"{__package__}.{name}.recipe").METHOD for name in METHODS)
 
 
 def weighted_scores(sample: Mapping[str, Any]) -> Mapping[float, float] | None:
     """A sample's score for each weight of the steps, by the first method that declares it."""
     known = (method.weighted_scores(sample) for method in declared() if method.weighted_scores is not None)
     return next((scores for scores in known if scores is not None), None)
+
+
+def cite(entry: str, title: str, arxiv: str | None = None, **fields: str) -> dict[str, str]:
+    """Describe a paper for TRL's model cards, with its citation in BibTeX.
+
+    Args:
+        entry: kind and key of the citation, such as "article{wan2025srpo".
+        title: title of the paper.
+        arxiv: its id on arXiv.
+        **fields: the citation's other fields.
+    """
+    fields = {"title": f"{{{title}}}", **fields, **({"eprint": f"arXiv:{arxiv}"} if arxiv else {})}
+    lines = "".join(f"    {name:12} = {{{value}}},\n" for name, value in fields.items())
+    return {"title": title, "citation": f"@{entry},\n{lines}}}", **({"id": arxiv} if arxiv else {})}

@@ -18,14 +18,9 @@ ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[1]
 """Folder of `examples/`, `configs/` and `constraints*.txt`."""
 
 
-def script(method: str) -> Path:
-    """Path of the method's example script."""
-    return ROOT / "examples" / f"{method}.py"
-
-
 def load_script(method: str, name: str) -> ModuleType:
     """Execute the method's example script as the module `name`; as "__main__" it trains."""
-    spec = spec_from_file_location(name, script(method))
+    spec = spec_from_file_location(name, ROOT / f"examples/{method}.py")
     assert spec is not None
     assert spec.loader is not None  # it is a Python file
     sys.modules[name] = module = module_from_spec(spec)  # where dataclasses look their module up

@@ -20,14 +20,11 @@ from .documented import HelpFormatter
 from .packages import DEEPSPEED, refuse_missing_packages
 from .recipes import config_file, configs, read_config
 from .resuming import resolve_checkpoint
+from .sections import StagedArguments, WrongArgument, setting_faults, values_of, without_gpu
 from .suggestions import suggestion
-from .values import refuse_impossible, wrong_type
+from .values import refuse_impossible
 
 _LIBRARIES = ("trl", "transformers", "builtins")
-
-
-class WrongArgument(ValueError):
-    """An argument has an invalid value."""
 
 
 class _Formatter(HelpFormatter, RawDescriptionHelpFormatter):
@@ -48,7 +45,6 @@ class ScriptParser(TrlParser):
     """
 
     config = ""
-    _takes_unknown = False  # options of sections, which the caller reads
 
     def __init__(self, dataclass_types: Sequence[type]) -> None:
         declaring = [base for kind in reversed(dataclass_types) for base in kind.__mro__]
@@ -57,7 +53,8 @@ class ScriptParser(TrlParser):
             for name in inspect.get_annotations(base):
                 self._owner.setdefault(name, base)
         self._own = [base for base in declaring if base.__module__.partition(".")[0] not in _LIBRARIES]
-        self._sections: dict[type | None, Any] = {}
+        self._groups: dict[type | None, Any] = {}
+        self._takes_sections = any(issubclass(kind, StagedArguments) for kind in dataclass_types)
         super().__init__(
             dataclass_types,
             prog=Path(sys.argv[0]).name,
@@ -76,37 +73,37 @@ class ScriptParser(TrlParser):
         owner = self._owner.get(settings.get("dest") or names[0].removeprefix("--"))
         if owner is None:  # --help
             return super().add_argument(*names, **settings)
-        if not self._sections:
+        if not self._groups:
             for base in self._own:
-                self._sections[base] = self.add_argument_group(base.__name__, (base.__doc__ or "").partition("\n")[0])
-            self._sections[None] = self.add_argument_group("inherited from TRL and transformers")
-        section = self._sections.get(owner, self._sections[None])
-        action: Action = section.add_argument(*names, **settings)
+                self._groups[base] = self.add_argument_group(base.__name__, (base.__doc__ or "").partition("\n")[0])
+            self._groups[None] = self.add_argument_group("inherited from TRL and transformers")
+        action: Action = self._groups.get(owner, self._groups[None]).add_argument(*names, **settings)
         return action
 
-    def parse_args_and_config(self, args: Sequence[str] | None = None, **settings: Any) -> Any:
-        """Parse as `TrlParser` does; end the script with a one-line error."""
+    def parse_args_and_config(self, args: Sequence[str] | None = None) -> Any:
+        """Parse as `TrlParser` does, sections included; end the script with a one-line error."""
         args = list(sys.argv[1:] if args is None else args)
         args = [part for one in args for part in (one.split("=", 1) if one.startswith("--config=") else [one])]
-        sections = settings.get("return_remaining_strings", False)
         try:
             if args and args[0].endswith((".yaml", ".yml")):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
                 self.config = args[place]
-                self._refuse_wrong_keys(read_config(self.config), sections)
+                self._refuse_wrong_keys(read_config(self.config))
                 args[place] = str(config_file(self.config))
-            self._takes_unknown = sections
-            *parsed, unknown = super().parse_args_and_config(args, **{**settings, "return_remaining_strings": True})
+            *parsed, options = super().parse_args_and_config(args, return_remaining_strings=True)
             for part in parsed:
+                if isinstance(part, StagedArguments):
+                    self.override_sections(part, options)
+                    self.refuse_wrong_sections(part, options)
                 refuse_missing_packages(vars(part))
                 self._refuse_other_choices(part)
                 refuse_unwritable(getattr(part, "output_dir", None))
                 if isinstance(part, TrainingArguments):
                     refuse_impossible(type(part).__name__, vars(part))
                     resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
-            return (*parsed, unknown) if sections else tuple(parsed)
+            return tuple(parsed)
         except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
             if "deepspeed" not in str(error):
                 raise
@@ -120,29 +117,45 @@ class ScriptParser(TrlParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; refuse unknown options before configurations are made, which refuse other things."""
         known, unknown = super().parse_known_args(args, namespace)
-        if unknown and not self._takes_unknown:
-            raise ValueError(f"there is no {self._nearest(unknown[0].partition('=')[0])}")
+        if unknown and not self._takes_sections:
+            raise self._unknown(unknown[0].partition("=")[0])
         return known, unknown
 
-    def _refuse_wrong_keys(self, config: Mapping[str, Any], sections: bool) -> None:
+    def override_sections(self, part: StagedArguments, options: Sequence[str]) -> None:
+        """Apply options of sections, such as `--dpo.rounds 1`."""
+        for option, value in zip(options[::2], [*options[1::2], None], strict=False):
+            section, dot, name = option.removeprefix("--").partition(".")
+            is_option = option.startswith("--") and dot and value is not None
+            if not is_option or not isinstance(getattr(part, section, 0), dict):
+                raise self._unknown(option, "; expected a field, or --SECTION.NAME VALUE")
+            getattr(part, section)[name] = values_of(yaml.safe_load(str(value)))
+
+    def refuse_wrong_sections(self, part: StagedArguments, options: Sequence[str]) -> None:
+        """Refuse unknown and impossible settings of sections before the first stage, not when theirs is reached."""
+        for section, name, fault in part.unknown_settings():
+            option = f"--{section}.{name}"
+            raise ValueError(f"{option if option in options else f'{self.config}: {section}'}: {fault}")
+        for section in ("common", *part.SECTIONS):
+            refuse_missing_packages(getattr(part, section), f"--{section}.")
+        for section, kind in part.configs().items():
+            settings = {**part.common, **getattr(part, section)}
+            refuse_impossible(section, settings, schedule=kind.lr_scheduler_type)
+
+    def _refuse_wrong_keys(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration file's keys that are no arguments, and values of another type; argparse reads strings.
 
-        Args:
-            config: contents of the file.
-            sections: whether keys such as `dpo.rounds` are allowed.
+        Keys such as `dpo.rounds` are options of sections.
         """
-        known = {action.dest for action in self._actions} | {"env"}
         types = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
-        for key, value in config.items():
-            if key not in known and not (sections and "." in str(key)):
-                raise ValueError(f"{self.config}: there is no {self._nearest(str(key))}")
-            if not isinstance(value, str) and (fault := wrong_type(key, value, types.get(key, Any))):
-                raise ValueError(f"{self.config}: {fault}")
+        known = {"env": Any, **{action.dest: types.get(action.dest, Any) for action in self._actions}}
+        texts = {key for key, value in config.items() if key in known and isinstance(value, str)}
+        texts |= {key for key in config if self._takes_sections and "." in str(key)}
+        for _, fault in setting_faults({key: value for key, value in config.items() if key not in texts}, known):
+            raise ValueError(f"{self.config}: {fault}")
 
-    def _nearest(self, name: str) -> str:
-        """The misspelt name of an argument, and the nearest that exists."""
-        dashes = "--" if name.startswith("--") else ""
-        return f"`{name}`{suggestion(name, [f'{dashes}{action.dest}' for action in self._actions])}"
+    def _unknown(self, option: str, otherwise: str = "") -> ValueError:
+        near = suggestion(option, [f"--{action.dest}" for action in self._actions])
+        return ValueError(f"there is no `{option}`{near or otherwise}")
 
     def _refuse_other_choices(self, part: Any) -> None:
         """Check a configuration file's values against choices; argparse checks the command line only."""
@@ -164,18 +177,6 @@ def named_policy(model_args: ModelConfig) -> str:
     if model_args.model_name_or_path is None:
         raise WrongArgument("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
     return model_args.model_name_or_path
-
-
-def without_gpu(error: Exception, option: str = "--") -> str | None:
-    """The fix of transformers' error on bf16 without a GPU; `None` for other errors.
-
-    Args:
-        error: what a configuration raised.
-        option: what stands before the names of options.
-    """
-    if "support bf16/gpu" not in str(error):
-        return None
-    return f"bf16 asks for a GPU, and there is none. Fix: {option}use_cpu true {option}bf16 false"
 
 
 def refuse_unwritable(output_dir: str | None) -> None:

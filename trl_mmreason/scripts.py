@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from accelerate.utils import is_peft_model
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from trl import (
-    GRPOConfig,
-    GRPOTrainer,
-    ModelConfig,
-    SFTConfig,
-    SFTTrainer,
-    get_peft_config,
-    get_quantization_config,
-)
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
-from .checkpoint import (
-    NOT_PUSHED,
-    CheckpointError,
-    explained_writing,
-    restore_adapter,
-    restore_weights,
-    save_whole,
-)
+from .checkpoint import NOT_PUSHED, CheckpointError, explained_writing, restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
 from .facts import NonFiniteUpdates, NothingTrained
@@ -49,10 +33,11 @@ from .refusals import REFUSALS, hub_errors, refusal
 from .resuming import NoCheckpoint, finished_state, left_by_a_run, resolve_checkpoint
 from .rows import DataError
 from .sampling.store import SettingsChanged, Store, StoreError
-from .script_parser import WrongArgument, named_policy
+from .script_parser import ScriptParser, named_policy
+from .sections import DataArguments, WrongArgument
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
-from .system_prompts import parse_optional_text, read_system_prompt
+from .system_prompts import parse_optional_text
 
 logger = logging.getLogger(__name__)
 
@@ -101,59 +86,29 @@ def exit_on_missing() -> Iterator[None]:
         raise SystemExit(130) from None  # as a shell says of what was interrupted; checkpoints are kept
 
 
-@documented
-@dataclass
-class DataArguments:
-    """The source of the questions.
+def run(main: Callable[..., None]) -> None:
+    """Call a script's `main` with what the command line says, parsed as its annotations.
 
-    Attributes:
-        dataset_name: Hub id, local file or folder (see `trl_mmreason.data.load_rows`), or `miniature/<category>` for
-            drawn problems.
-        dataset_split: the split to train on.
-        eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.
-        eval_split: the split to compare on, by default `test`. For the miniature: `new_pictures`, the default there, or
-            `heldout` for problems whose content does not occur in training either.
-        columns: our column names → the source's, on the command line as JSON.
-        image_root: folder that relative picture paths start from.
-        system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
-            prompt, or the prompt itself.
-        eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
-        on_error: "drop" leaves bad rows out and names them; "raise" stops.
-        train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
-        cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
-        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first.
+    Errors of the user or the machine end the script with one line.
     """
+    kinds = [kind for name, kind in get_type_hints(main).items() if name != "return"]
+    with exit_on_missing():
+        main(*ScriptParser(kinds).parse_args_and_config())
 
-    dataset_name: str
-    dataset_split: str = "train"
-    eval_dataset_name: str | None = None
-    eval_split: str | None = None
-    columns: dict | str | None = None
-    image_root: str | None = None
-    system_prompt: str | None = None
-    eval_system_prompt: str | None = None
-    on_error: str = "drop"
-    train_rows: int | None = None
-    eval_rows: int | None = None
-    cold_start_accuracy: float = 0.5
-    overwrite_output_dir: bool = False
 
-    def __post_init__(self) -> None:
-        if self.on_error not in ("drop", "raise"):
-            raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
-        if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
-            raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
-        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
-        self.system_prompt = read_system_prompt("system_prompt", self.system_prompt)
-        self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
-        if self.eval_split is None:
-            self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
-        if isinstance(self.columns, str):
-            try:
-                self.columns = json.loads(self.columns)
-            except json.JSONDecodeError as error:
-                expected = '{"prompt": "problem"}'
-                raise ValueError(f"columns={self.columns!r} is not JSON; write it as '{expected}'.") from error
+def prepare(
+    data_args: DataArguments, training_args: GRPOConfig, model_args: ModelConfig, lessons: Lessons
+) -> tuple[dict[str, Any], Dataset | None]:
+    """Claim the output folder, and load the rows and the policy; a miniature one is taught `lessons`.
+
+    Returns:
+        A trainer's arguments, and the rows to compare on.
+    """
+    claim_output_dir(data_args, training_args, model_args)
+    train_rows, eval_rows = load_data(data_args, training_args.seed)
+    settings = trainer_settings(model_args, training_args, eval_rows)
+    policy = policy_path(data_args, model_args, training_args, lessons)
+    return {"model": policy, "args": training_args, "train_dataset": train_rows, **settings}, eval_rows
 
 
 def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:
@@ -161,10 +116,9 @@ def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | N
     train = load_split(arguments, arguments.dataset_name, arguments.dataset_split, arguments.train_rows, seed=seed)
     if arguments.eval_dataset_name is None:
         return train, None
-    compared = replace(arguments, system_prompt=arguments.eval_system_prompt or arguments.system_prompt)
-    return train, load_split(
-        compared, arguments.eval_dataset_name, str(arguments.eval_split), arguments.eval_rows, seed=seed + 1
-    )
+    name, split, prompt = arguments.eval_dataset_name, str(arguments.eval_split), arguments.eval_system_prompt
+    compared = replace(arguments, system_prompt=prompt or arguments.system_prompt)
+    return train, load_split(compared, name, split, arguments.eval_rows, seed=seed + 1)
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
@@ -180,17 +134,8 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
                 f"a split of {', '.join(SPLITS)}."
             )
         return make_dataset([name.removeprefix(MINIATURE)], rows or 3000, split=split, seed=seed)
-    loaded = load_rows(
-        name,
-        split=split,
-        columns=arguments.columns,  # type: ignore[arg-type]  # a str became a dict in __post_init__
-        image_root=arguments.image_root,
-        system_prompt=arguments.system_prompt,
-        on_error=arguments.on_error,  # type: ignore[arg-type]  # checked in __post_init__
-        max_rows=rows,
-        seed=seed,
-    )
-    return loaded.dataset
+    reading = {key: getattr(arguments, key) for key in ("columns", "image_root", "system_prompt", "on_error")}
+    return load_rows(name, split=split, max_rows=rows, seed=seed, **reading).dataset
 
 
 def policy_path(
@@ -212,16 +157,10 @@ def policy_path(
     details = f"{family}-{size}-{category}-{arguments.cold_start_accuracy}-seed{training_args.seed}-{lessons.name}"
     folder = Path(training_args.output_dir) / "cold_start" / details
     if not folder.exists():
-        model, processor = build_model(family, size, seed=training_args.seed, **lessons.vocabulary)
-        cold_start(
-            model.to(training_args.device),
-            processor,
-            [category],
-            folder,
-            lessons=lessons,
-            target_accuracy=arguments.cold_start_accuracy,
-            seed=training_args.seed,
-        )
+        seed, accuracy = training_args.seed, arguments.cold_start_accuracy
+        model, processor = build_model(family, size, seed=seed, **lessons.vocabulary)
+        model = model.to(training_args.device)
+        cold_start(model, processor, [category], folder, lessons=lessons, target_accuracy=accuracy, seed=seed)
     return str(folder)
 
 
@@ -260,10 +199,8 @@ def trainer_settings(
         "dtype": model_args.dtype,
         **(training_args.model_init_kwargs or {}),
     }
-    settings = {
-        "quantization_config": get_quantization_config(model_args),
-        "peft_config": adapter_config(model_args),
-    }
+    quantization, adapter = get_quantization_config(model_args), adapter_config(model_args)
+    settings = {"quantization_config": quantization, "peft_config": adapter}
     if training_args.eval_strategy != "no" or training_args.eval_on_start:
         if eval_rows is None:
             raise WrongArgument(
@@ -288,8 +225,7 @@ def refuse_adapter(name: str) -> None:
     Raises:
         WrongArgument: names the adapter and its base.
     """
-    base = adapter_base(name)
-    if base is not None:
+    if (base := adapter_base(name)) is not None:
         raise WrongArgument(
             f"model_name_or_path={name!r} holds an adapter of {base}, expected a whole model. Fix: to resume its "
             f"training, give the base and --resume_from_checkpoint {name}/checkpoint-…; to train on from it, merge it "

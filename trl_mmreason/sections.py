@@ -1,7 +1,11 @@
-"""Arguments of multi-stage example scripts: a section of settings for each stage, parsed and checked."""
+"""Arguments of the example scripts: the source of the questions, and the sections of scripts of several stages.
+
+Without TRL and transformers, as the methods' recipes are imported for reports, too.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,18 +14,74 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
-import yaml
 from huggingface_hub.utils.sha import sha_fileobj
-from transformers import TrainingArguments
-from trl import ModelConfig
+
+import trl_mmreason
 
 from .documented import documented
-from .packages import refuse_missing_packages
-from .script_parser import ScriptParser, WrongArgument, without_gpu
-from .scripts import DataArguments
+from .files import NoSuchFolder
+from .model_card import MINIATURE
 from .suggestions import suggestion
-from .system_prompts import parse_optional_text
-from .values import refuse_impossible, wrong_type
+from .system_prompts import parse_optional_text, read_system_prompt
+
+
+class WrongArgument(ValueError):
+    """An argument has an invalid value."""
+
+
+@documented
+@dataclass
+class DataArguments:
+    """The source of the questions.
+
+    Attributes:
+        dataset_name: Hub id, local file or folder (see `trl_mmreason.data.load_rows`), or `miniature/<category>` for
+            drawn problems.
+        dataset_split: the split to train on.
+        eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.
+        eval_split: the split to compare on, by default `test`. For the miniature: `new_pictures`, the default there, or
+            `heldout` for problems whose content does not occur in training either.
+        columns: our column names → the source's, on the command line as JSON.
+        image_root: folder that relative picture paths start from.
+        system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
+            prompt, or the prompt itself.
+        eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
+        on_error: "drop" leaves bad rows out and names them; "raise" stops.
+        train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
+        cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first.
+    """
+
+    dataset_name: str
+    dataset_split: str = "train"
+    eval_dataset_name: str | None = None
+    eval_split: str | None = None
+    columns: dict | str | None = None
+    image_root: str | None = None
+    system_prompt: str | None = None
+    eval_system_prompt: str | None = None
+    on_error: str = "drop"
+    train_rows: int | None = None
+    eval_rows: int | None = None
+    cold_start_accuracy: float = 0.5
+    overwrite_output_dir: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("drop", "raise"):
+            raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
+        if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
+            raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
+        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
+        self.system_prompt = read_system_prompt("system_prompt", self.system_prompt)
+        self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
+        if self.eval_split is None:
+            self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
+        if isinstance(self.columns, str):
+            try:
+                self.columns = json.loads(self.columns)
+            except json.JSONDecodeError as error:
+                expected = '{"prompt": "problem"}'
+                raise ValueError(f"columns={self.columns!r} is not JSON; write it as '{expected}'.") from error
 
 
 @documented
@@ -45,10 +105,11 @@ class StagedArguments(DataArguments):
     """Stage → the file or folder in `output_dir` that it writes last, in the order of the stages."""
     READS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Stage → arguments that its result depends on, besides `common`, its own section and the stages before it."""
-    SECTIONS: ClassVar[Mapping[str, type | tuple[str, ...]]] = {}
-    """Field that holds the settings of a stage, or of several → the dataclass that takes them, or their names."""
-    WHOLE: ClassVar[tuple[type, ...]] = ()
-    """Configurations whose trainers train all weights, with `use_peft`, too; `mmreason doctor` reads them as well."""
+    SECTIONS: ClassVar[Mapping[str, str | type | tuple[str, ...]]] = {}
+    """Field with the settings of one or more stages → the public name of a trainer's configuration that takes them, or
+    a dataclass, or their names."""
+    WHOLE: ClassVar[tuple[str, ...]] = ()
+    """Sections whose trainers train all weights, with `use_peft`, too; `mmreason doctor` reads them as well."""
 
     output_dir: str = "runs"
     stages: str | None = None
@@ -58,7 +119,7 @@ class StagedArguments(DataArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.vllm = values_of(optional_section("vllm", self.vllm, "arguments of `vllm.LLM`"))
+        self.vllm = optional_section("vllm", self.vllm, "arguments of `vllm.LLM`")
         for section in ("common", *self.SECTIONS):
             setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None
         self.stages = self.stages or ",".join(self.STAGES)
@@ -83,99 +144,90 @@ class StagedArguments(DataArguments):
         return {name: _with_contents(getattr(self, name, None)) for name in names}
 
     @classmethod
-    def configs(cls) -> dict[str, type[TrainingArguments]]:
+    def configs(cls) -> dict[str, Any]:
         """Section → configuration class, of those sections that configure a trainer."""
-        kinds = cls.SECTIONS.items()
-        return {name: kind for name, kind in kinds if isinstance(kind, type) and issubclass(kind, TrainingArguments)}
+        return {name: getattr(trl_mmreason, kind) for name, kind in cls.SECTIONS.items() if isinstance(kind, str)}
 
     def unknown_settings(self) -> Iterator[tuple[str, str, str]]:
-        """Yield section, name and fault of every setting that its section does not have.
+        """Yield section, name and fault of every setting that its section does not have, or that stages refuse.
 
-        Those of `common` are compared with the sections that the wanted stages read.
+        Those of `common` are compared with the sections that the wanted stages read. Refused is pushing to the Hub:
+        each stage would push its own model, to a repository with the name of its folder, or all of them to one.
         """
-        for section, kind in self.SECTIONS.items():
-            yield from unknown_names(section, getattr(self, section), kind)
+        configs = self.configs()
+        for section, kind in {**self.SECTIONS, **configs}.items():
+            yield from ((section, *fault) for fault in setting_faults(getattr(self, section), kind))
         if "model" in self.vllm:  # type: ignore[operator]  # a dict since __post_init__
             yield "vllm", "model", "`model` is the policy of the stage that samples. Fix: leave it out."
         if self.vllm and find_spec("vllm"):
             from vllm import EngineArgs
 
-            yield from unknown_names("vllm", self.vllm, EngineArgs)  # type: ignore[arg-type]
+            yield from (("vllm", *fault) for fault in setting_faults(self.vllm, EngineArgs))  # type: ignore[arg-type]
         read = {section for stage in self.wanted for section in (stage, *self.READS.get(stage, ()))}
-        kinds = [kind for section, kind in self.configs().items() if section in read]
-        faults = [fault for kind in kinds for fault in unknown_names("common", self.common, kind)]
-        yield from {name: (section, name, fault) for section, name, fault in reversed(faults)}.values()
+        kinds = [kind for section, kind in configs.items() if section in read]
+        faults = [fault for kind in kinds for fault in setting_faults(self.common, kind)]
+        yield from (("common", *fault) for fault in dict(reversed(faults)).items())  # each name once
+        pushes = "is for methods of one stage, as every stage would push its own model. Fix: leave it out, and when all"
+        for section in ("common", *configs):
+            for name in ("push_to_hub", "hub_model_id"):
+                if getattr(self, section).get(name):
+                    yield section, name, f"`{name}` {pushes} is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
 
-    def config(self, section: str, config_class: type, folder: Path, **own: Any) -> Any:
-        """Make a configuration from the section's settings, then the common ones; it writes into `folder`.
+    def config(self, section: str, folder: Path, **own: Any) -> Any:
+        """Make a trainer's configuration from its section's settings, then the common ones; it writes into `folder`.
 
         Raises:
-            WrongArgument: a setting is unknown, or refused.
+            WrongArgument: a setting is refused.
         """
-        section_settings = getattr(self, section)
-        for where, settings in (("common", self.common), (section, section_settings)):
-            for _, _, fault in unknown_names(where, settings, config_class):
-                raise WrongArgument(f"{where}: {fault}")
         try:
-            return config_class(str(folder), **{**self.common, **own, **section_settings})
+            return self.configs()[section](str(folder), **{**self.common, **own, **getattr(self, section)})
         except (TypeError, ValueError) as error:
             raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
 
 
-def parse_arguments(arguments: type) -> list[Any]:
-    """Parse the arguments and TRL's `ModelConfig` from a configuration file and the command line.
+def setting_faults(
+    settings: Mapping[str, Any], kind: type | Mapping[str, Any] | tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """Yield name and fault of every setting that is unknown or has another type.
 
-    `--NAME VALUE` sets a field, and `--SECTION.NAME VALUE` what a section says.
+    Args:
+        settings: as YAML reads them.
+        kind: what is known: the fields of a dataclass, a mapping of names to types, or names alone.
     """
-    parser = ScriptParser((arguments, ModelConfig))
-    *parsed, overrides = parser.parse_args_and_config(return_remaining_strings=True)
-    try:
-        override_sections(parsed[0], overrides)
-        for section, name, fault in parsed[0].unknown_settings():  # before a stage, not hours later when it is reached
-            option = f"--{section}.{name}"
-            raise ValueError(f"{option if option in overrides else f'{parser.config}: {section}'}: {fault}")
-        refuse_missing_packages({"vllm": parsed[0].vllm})
-        for section in ("common", *parsed[0].SECTIONS):
-            refuse_missing_packages(getattr(parsed[0], section), f"--{section}.")
-        for section, kind in parsed[0].configs().items():
-            schedule = kind.lr_scheduler_type
-            refuse_impossible(section, {**parsed[0].common, **getattr(parsed[0], section)}, schedule=schedule)
-    except ValueError as error:
-        parser.error(str(error))
-    return parsed
+    from .values import wrong_type  # here: it imports transformers
 
-
-def unknown_names(
-    section: str, settings: Mapping[str, Any], kind: type | tuple[str, ...]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield section, name and fault of every setting that is unknown, has another type, or that stages refuse.
-
-    Known are a dataclass's fields and their types, or these names. Refused is pushing to the Hub: each stage would push
-    its own model, to a repository with the name of its folder, or all of them to one, over each other.
-    """
-    names = kind if isinstance(kind, tuple) else tuple(each.name for each in fields(kind))
-    types = {} if isinstance(kind, tuple) else get_type_hints(kind)
-    has = "there is" if isinstance(kind, tuple) else f"{kind.__name__} has"
+    has = "there is"
+    if isinstance(kind, type):
+        has, hints = f"{kind.__name__} has", get_type_hints(kind)
+        kind = {each.name: hints[each.name] for each in fields(kind)}
+    known = kind if isinstance(kind, Mapping) else dict.fromkeys(kind, Any)
     for name, value in settings.items():
-        if name not in names:
-            yield section, name, f"{has} no `{name}`{suggestion(name, names)}"
-        elif fault := wrong_type(name, value, types.get(name, Any)):
-            yield section, name, fault
-        elif name in ("push_to_hub", "hub_model_id") and value:
-            fix = "Fix: leave it out, and when all is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
-            yield section, name, f"`{name}` is for methods of one stage, as every stage would push its own model. {fix}"
+        if name not in known:
+            yield name, f"{has} no `{name}`{suggestion(str(name), known)}"
+        elif fault := wrong_type(name, value, known[name]):
+            yield name, fault
 
 
-def override_sections(args: Any, given: list[str]) -> None:
-    """Apply options of sections, such as `--dpo.rounds 1`."""
-    for option, value in zip(given[::2], [*given[1::2], None], strict=False):
-        section, dot, name = option.removeprefix("--").partition(".")
-        if not option.startswith("--") or not dot or value is None or not isinstance(getattr(args, section, 0), dict):
-            near = suggestion(option, [f"--{known}" for known in vars(args)])
-            raise ValueError(
-                f"The option {option!r} is unknown{near or '; expected a field, or --SECTION.NAME VALUE.'}"
-            )
-        getattr(args, section)[name] = _value_of(yaml.safe_load(value))
+def optional_section(name: str, given: Any, expected: str) -> dict[str, Any]:
+    """A section that may be null, also on the command line, where it is a string.
+
+    Args:
+        name: name of the section.
+        given: what came.
+        expected: what a file has there, for the error message.
+    """
+    if isinstance(given, str):
+        given = parse_optional_text(name, given)
+    if not isinstance(given, dict | None):
+        raise ValueError(f"{name}={given!r}, expected null; in a file, {expected}.")
+    return values_of(given or {})
+
+
+def values_of(value: Any) -> Any:
+    """A section, nested ones included, with numbers where YAML reads strings: it knows 1.0e-5, but not 1e-5."""
+    if isinstance(value, Mapping):
+        return {name: values_of(each) for name, each in value.items()}
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+\.?\d*e[+-]?\d+", value, re.I) else value
 
 
 def _with_contents(value: Any) -> Any:
@@ -192,28 +244,24 @@ def _digest(path: str) -> str:
         return f"SHA-256 {sha_fileobj(file).hex()}"
 
 
-def optional_section(name: str, given: Any, expected: str) -> dict[str, Any]:
-    """A section that may be null, also on the command line, where it is a string.
+def without_gpu(error: Exception, option: str = "--") -> str | None:
+    """The fix of transformers' error on bf16 without a GPU; `None` for other errors.
 
     Args:
-        name: name of the section.
-        given: what came.
-        expected: what a file has there, for the error message.
+        error: what a configuration raised.
+        option: what stands before the names of options.
     """
-    if isinstance(given, str):
-        given = parse_optional_text(name, given)
-    if not isinstance(given, dict | None):
-        raise ValueError(f"{name}={given!r}, expected null; in a file, {expected}.")
-    return given or {}
+    if "support bf16/gpu" not in str(error):
+        return None
+    return f"bf16 asks for a GPU, and there is none. Fix: {option}use_cpu true {option}bf16 false"
 
 
-def values_of(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section's settings, nested ones included, with numbers where YAML reads strings."""
-    return {name: _value_of(value) for name, value in section.items()}
+def made_by(stage: str, path: Path) -> str:
+    """Return the file or folder that the stage wrote.
 
-
-def _value_of(value: Any) -> Any:
-    """Convert to a number where YAML reads a string: it knows 1.0e-5, but not 1e-5."""
-    if isinstance(value, dict):
-        return values_of(value)
-    return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+\.?\d*e[+-]?\d+", value, re.I) else value
+    Raises:
+        NoSuchFolder: it was not done.
+    """
+    if not path.exists():
+        raise NoSuchFolder(f"{path} does not exist. Run the stage {stage} first.")
+    return str(path)

@@ -6,7 +6,6 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from shutil import copy2
 from typing import Any
@@ -22,7 +21,7 @@ from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from .evaluation.files import format_results
 from .evaluation.results import Results
-from .files import NoSuchFolder, atomic_path, lock_folder, write_whole
+from .files import atomic_path, lock_folder, write_whole
 from .miniature.lessons import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import CARD, MINIATURE, add_results
@@ -33,8 +32,8 @@ from .sampling.run import patient_state
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
 from .sampling.vllm_process import VLLMProcess
+from .script_parser import ScriptParser
 from .scripts import exit_on_missing, load_data, policy_path, train_once, trainer_settings
-from .sections import parse_arguments
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class Pipeline:
     def main(cls, arguments: type) -> None:
         """Parse the command line and run; a missing data set or model ends the script with one line."""
         with exit_on_missing():
-            cls(*parse_arguments(arguments)).run()
+            cls(*ScriptParser((arguments, ModelConfig)).parse_args_and_config()).run()
 
     def run(self) -> None:
         """Run the requested stages, and evaluate every existing policy.
@@ -110,19 +109,12 @@ class Pipeline:
             rows: `eval_rows` by default.
             **asking: arguments of `evaluate_into`.
         """
+        rows, results = self.eval_rows if rows is None else rows, {}
         asking = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asking}
-        results = {
-            name: evaluate_into(
-                self.folder / folder / name,
-                self.eval_rows if rows is None else rows,
-                self.sampler(path),
-                protocol,
-                description=f"evaluating {name}",
-                **asking,
-            )
-            for name, path in policies.items()
-            if isinstance(path, str) or path.exists()
-        }
+        for name, path in policies.items():
+            if isinstance(path, str) or path.exists():
+                place, asking["description"] = self.folder / folder / name, f"evaluating {name}"
+                results[name] = evaluate_into(place, rows, self.sampler(path), protocol, **asking)
         if PartialState().is_main_process:
             for name, result in results.items():
                 add_results(Path(policies[name]), folder.replace("-", " ").capitalize(), format_results(result))
@@ -135,11 +127,9 @@ class Pipeline:
             write_evaluation_report(folders, self.folder / folder / COMPARISON)
         self.say(text, f"{folder}/table.txt")
 
-    # --------------------------------------------------------------------------------------------------------- helpers
-
-    def config(self, section: str, config_class: type, name: str | None = None, **own: Any) -> Any:
+    def config(self, section: str, name: str | None = None, **own: Any) -> Any:
         """Make the section's configuration; training writes into the folder `name`, by default the section's."""
-        return self.args.config(section, config_class, self.folder / (name or section), **own)
+        return self.args.config(section, self.folder / (name or section), **own)
 
     def trainer(self, trainer_class: Any, policy: str, config: Any, rows: Dataset, **settings: Any) -> Any:
         """Make a trainer of this policy; `settings` override those of `ModelConfig`.
@@ -150,7 +140,8 @@ class Pipeline:
         self._end_vllm()
         questions = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None
         eval_rows = settings.get("eval_dataset") or questions
-        whole = {"peft_config": None} if isinstance(config, self.args.WHOLE) else {}
+        configs = self.args.configs()
+        whole = {"peft_config": None} if any(type(config) is configs[each] for each in self.args.WHOLE) else {}
         settings = {**trainer_settings(self.model_args, config, eval_rows), **whole, **settings}
         return trainer_class(policy, args=config, train_dataset=rows, **settings)
 
@@ -170,11 +161,6 @@ class Pipeline:
     def first_policy(self, config: Any, lessons: Lessons) -> str:
         """The initial policy; a miniature one is taught `lessons`."""
         return policy_path(self.args, self.model_args, config, lessons)
-
-    def other_policy(self, config: Any, lessons: Lessons, name: str, accuracy: float) -> str:
-        """Another policy than the initial one; a miniature one is taught up to this accuracy."""
-        args = replace(self.args, cold_start_accuracy=accuracy)
-        return policy_path(args, replace(self.model_args, model_name_or_path=name), config, lessons)
 
     def problems(self, n: int, stream: int, split: str = "train") -> list[Problem]:
         """Draw problems for the miniature: `train_rows` from stream 0, `eval_rows` from stream 1."""
@@ -246,14 +232,3 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def made_by(stage: str, path: Path) -> str:
-    """Return the file or folder that the stage wrote.
-
-    Raises:
-        NoSuchFolder: it was not done.
-    """
-    if not path.exists():
-        raise NoSuchFolder(f"{path} does not exist. Run the stage {stage} first.")
-    return str(path)

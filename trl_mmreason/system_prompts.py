@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from . import methods
+from .methods import declared
 from .suggestions import suggestion
 
 _SWITCHES = ("/think", "/no_think")  # of Qwen3's thinking, in a system prompt
@@ -78,9 +78,11 @@ def read_system_prompt(option: str, value: str | None) -> str | None:
     Raises:
         TypeError, ValueError, OSError: as `read_optional_text`; or it is a word close to the name of a prompt.
     """
-    named = methods.system_prompt_named(value) if isinstance(value, str) else None
-    text = read_optional_text(option, value) if named is None else named
-    near = suggestion(value, methods.system_prompt_names()) if text == value and value and value.isidentifier() else ""
+    if not isinstance(value, str):
+        return read_optional_text(option, value)
+    named = {name: text for method in declared() for name, text in method.system_prompts.items()}
+    text = named[value] if value in named else read_optional_text(option, value)
+    near = suggestion(value, named) if text == value and value.isidentifier() else ""
     if near:
         raise ValueError(f"{option} {value}: there is no system prompt of that name{near}")
     return text

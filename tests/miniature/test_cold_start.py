@@ -9,7 +9,7 @@ from accelerate import PartialState
 from processes import one_and_two
 from support import plain_sum
 
-from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
+from trl_mmreason.adapo.recipe import quick_then_worked, two_answers
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
 from trl_mmreason.miniature import cold_start as module
 from trl_mmreason.miniature.captions import DESCRIBE, caption
@@ -19,10 +19,10 @@ from trl_mmreason.miniature.lessons import Lessons, demonstrations
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import boxed_thoughts, plain, solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.self_evolution.miniature import judged_answers
 from trl_mmreason.self_evolution.prompts import judge_message, read_score
-from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS
-from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
+from trl_mmreason.self_evolution.recipe import judged_answers
+from trl_mmreason.sophia.recipe import CAPTIONS_AND_ANSWERS
+from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
 
 FOLLOWUP = "Check it."
 TWO_ANSWERS = two_answers(FOLLOWUP)

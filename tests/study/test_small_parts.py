@@ -12,8 +12,8 @@ from support import SMALL_RUN
 
 from study import adapo, chain_of_step, self_evolution, sophia, srpo
 from study.running import BEFORE, Start, StudyArguments, begin, do_arm, outcomes
-from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
+from trl_mmreason.adapo.recipe import quick_then_worked, two_answers
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.models import build_model
@@ -22,7 +22,7 @@ from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
+from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 
 pytestmark = pytest.mark.full
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..grpo import GroupGRPOTrainer, GroupOutcome
 from .config import AdaPOConfig
 from .objective import adaptive_rewards, error_rate, kl_coefficients
+from .recipe import PAPER
 
 logger = logging.get_logger(__name__)
 
@@ -58,22 +58,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
 
     _tag_names = ["trl", "trl-mmreason", "adapo"]
     _name = "AdaPO"
-    _paper = {
-        "title": "A Rolling Stone Gathers No Moss: Adaptive Policy Optimization for Stable Self-Evaluation in Large "
-        "Multimodal Models",
-        "id": "2508.09155",
-        "citation": textwrap.dedent("""\
-            @inproceedings{wang2026adapo,
-                title        = {{A Rolling Stone Gathers No Moss: Adaptive Policy Optimization for Stable Self-Evaluation in Large Multimodal Models}},
-                author       = {Wenkai Wang and Hongcan Guo and Zheqi Lv and Shengyu Zhang},
-                year         = 2026,
-                booktitle    = {Proceedings of the AAAI Conference on Artificial Intelligence},
-                volume       = 40,
-                number       = 40,
-                doi          = {10.1609/aaai.v40i40.40656},
-                eprint       = {arXiv:2508.09155},
-            }"""),  # noqa: E501
-    }
+    _paper = PAPER
 
     args: AdaPOConfig
 

@@ -16,7 +16,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..chain_of_step.config import ChainOfStepSFTConfig
-from ..chain_of_step.paper import PAPER
+from ..chain_of_step.recipe import PAPER
 from ..chain_of_step.template import Chain, ChainError, parse_chain
 from ..grading import extract_answer
 from ..messages import completion_text, text_of

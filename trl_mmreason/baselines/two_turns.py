@@ -6,7 +6,6 @@ turns, grading, filters and metrics.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,6 +17,7 @@ from ..adapo.config import AdaPOConfig
 from ..adapo.trainer import AdaPOTrainer, RewardSignal
 from ..documented import documented
 from ..functional import informative_groups
+from ..methods import cite
 from .objective import fixed_rewards, score_rewards, turn_advantages
 
 _ADAPTIVE = ("base_correct", "base_incorrect", "k_01", "k_11", "k_10", "k_00", "threshold", "kl_scale")
@@ -111,17 +111,16 @@ class SCoReTrainer(AdaPOTrainer):
 
     _tag_names = ["trl", "trl-mmreason", "score"]
     _name = "SCoRe"
-    _paper = {
-        "title": "Training Language Models to Self-Correct via Reinforcement Learning",
-        "id": "2409.12917",
-        "citation": textwrap.dedent("""\
-            @article{kumar2024training,
-                title        = {{Training Language Models to Self-Correct via Reinforcement Learning}},
-                author       = {Aviral Kumar and Vincent Zhuang and Rishabh Agarwal and Yi Su and John D. Co-Reyes and Avi Singh and Kate Baumli and Shariq Iqbal and Colton Bishop and Rebecca Roelofs and Lei M. Zhang and Kay McKinney and Disha Shrivastava and Cosmin Paduraru and George Tucker and Doina Precup and Feryal Behbahani and Aleksandra Faust},
-                year         = 2024,
-                eprint       = {arXiv:2409.12917},
-            }"""),  # noqa: E501
-    }
+    _paper = cite(
+        "article{kumar2024training",
+        "Training Language Models to Self-Correct via Reinforcement Learning",
+        arxiv="2409.12917",
+        author="Aviral Kumar and Vincent Zhuang and Rishabh Agarwal and Yi Su and John D. Co-Reyes and Avi Singh and "
+        "Kate Baumli and Shariq Iqbal and Colton Bishop and Rebecca Roelofs and Lei M. Zhang and Kay McKinney and "
+        "Disha Shrivastava and Cosmin Paduraru and George Tucker and Doina Precup and Feryal Behbahani and "
+        "Aleksandra Faust",
+        year="2024",
+    )
 
     args: SCoReConfig
 

@@ -61,9 +61,9 @@ from ..whole_policy import whole_policy
 from .client import process_reward_from
 from .config import STEP_WISE, IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs, pair_accuracies
-from .paper import PAPER
 from .paths import Path, ProcessReward, path_metrics, question_digests, with_ids
 from .protocols import Chains, ChainScorer
+from .recipe import PAPER
 from .sampling import paths_of, search_answers
 from .step_pairs import make_step_pairs, searched_paths, with_last_parts
 from .template import ANSWER_END, EXAMPLE, STEP_END

@@ -14,8 +14,8 @@ from ..parts import freeze_vision_encoder
 from .client import process_reward_from
 from .config import ChainOfStepGRPOConfig
 from .grpo_reward import ChainRewards
-from .paper import PAPER
 from .paths import ProcessReward
+from .recipe import PAPER
 from .tokens import chain_token_ids
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
@@ -18,9 +19,9 @@ from ..miniature.lessons import Lessons
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
-from ..sampling.engine import Engine, SamplingParams
+from ..sampling.engine import Engine
 from ..sampling.store import Store
-from ..stages import made_by
+from ..sections import made_by
 from ..stopping import StopAtAccuracy
 from .annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
 from .sampling import sample_paths
@@ -29,8 +30,6 @@ from .step_data import make_step_data
 
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
 r"""To answer `3+4=\boxed{7}`, as a start for learning to reason in steps."""
-
-_EVERY_STEPS = 10
 
 LABELS = ("train", "seen", "unseen")
 """Labelled chains to train a process reward model on, and to measure it on: other chains to the questions of training,
@@ -62,10 +61,10 @@ def stop_at(trainer: ChainOfStepSFTTrainer, questions: Dataset, target: float, m
     """
 
     def measure(model: PreTrainedModel) -> float:
-        bounds = {"max_new_tokens": max_new_tokens, "batch_size": len(questions)}
-        return greedy_accuracy(model, trainer.processing_class, questions, **bounds)
+        processor, size = trainer.processing_class, len(questions)
+        return greedy_accuracy(model, processor, questions, max_new_tokens=max_new_tokens, batch_size=size)
 
-    return StopAtAccuracy(measure, target, _EVERY_STEPS, "Give more chains or epochs.")
+    return StopAtAccuracy(measure, target, 10, "Give more chains or epochs.")
 
 
 def label_drawn_chains(
@@ -77,9 +76,8 @@ def label_drawn_chains(
     paths: int,
     monte_carlo: int,
     continuations: int,
-    sampling_params: SamplingParams,
     seed: int,
-    batch_size: int,
+    **sampling: Any,
 ) -> None:
     """Sample a policy's chains on drawn problems, label them, and write one file for each of `LABELS`.
 
@@ -93,9 +91,8 @@ def label_drawn_chains(
         paths: chains a problem.
         monte_carlo: so many of the training chains are labelled by Monte Carlo, the others by the judge.
         continuations: continuations of each of their steps.
-        sampling_params: sampling parameters of chains and continuations.
         seed: seed of all sampling.
-        batch_size: answers sampled at a time.
+        **sampling: `sampling_params` of chains and continuations, and `batch_size`.
 
     Raises:
         ValueError: the policy writes no chains.
@@ -103,16 +100,7 @@ def label_drawn_chains(
     for number, (name, problems) in enumerate(zip(LABELS, (seen, seen[: len(unseen)], unseen), strict=True)):
         rows, judge = problems_dataset(problems), KnownTruthTeacher(problems)
         with Store(folder / f"labels_{name}.sqlite") as store:
-            sampled = sample_paths(
-                rows,
-                engine,
-                store,
-                "paths",
-                n=paths,
-                sampling_params=sampling_params,
-                seed=seed + number,
-                batch_size=batch_size,
-            )
+            sampled = sample_paths(rows, engine, store, "paths", n=paths, seed=seed + number, **sampling)
             chain_rows = chains_of(rows, sampled)
             if not len(chain_rows.rows):
                 raise ValueError(f"There is nothing to label: {chain_rows}. Give the policy more chains or epochs.")
@@ -120,16 +108,9 @@ def label_drawn_chains(
             by_rollouts = min(monte_carlo, len(chains)) if name == "train" else 0
             labelled = [annotate_by_judge(chains.select(range(by_rollouts, len(chains))), judge, store).rows]
             if by_rollouts:
-                annotated = annotate_by_monte_carlo(
-                    chains.select(range(by_rollouts)),
-                    engine,
-                    store,
-                    n=continuations,
-                    sampling_params=sampling_params,
-                    seed=seed,
-                    batch_size=batch_size,
-                )
-                labelled.append(annotated.rows)
+                rollouts = {"n": continuations, "seed": seed, **sampling}
+                tried = chains.select(range(by_rollouts))
+                labelled.append(annotate_by_monte_carlo(tried, engine, store, **rollouts).rows)
         if PartialState().is_main_process:
             with atomic_path(labels_file(folder, name)) as unfinished:
                 concatenate_datasets(labelled).to_parquet(str(unfinished))

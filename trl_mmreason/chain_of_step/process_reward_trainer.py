@@ -31,8 +31,8 @@ from ..length_batching import Layout, LengthBatchingMixin
 from ..parts import freeze_vision_encoder
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
-from .paper import PAPER
 from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences
+from .recipe import PAPER
 from .scored_chain import ANSWER, LAST, STEPS, ChainEncoder, read_completion
 from .tokens import add_chain_tokens
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..sft import CompletionSFTTrainer
 from .config import ChainOfStepSFTConfig
-from .paper import PAPER
+from .recipe import PAPER
 from .template import EXAMPLE, ChainError, parse_chain
 from .tokens import add_chain_tokens
 

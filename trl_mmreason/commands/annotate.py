@@ -14,12 +14,11 @@ def add(commands: Any) -> None:
         "annotate",
         help="make a process reward model's data: chains of a policy, labelled step by step",
         description="Let a policy answer each question in chains of steps, and label every step by the outcomes of "
-        "continuations after it, or by a judge who knows the answer (Chain-of-Step, section 3.3). "
-        f"{options.running('annotate')}",
+        "continuations after it, or by a judge who knows the answer (Chain-of-Step, section 3.3).",
         epilog="example: mmreason annotate data/train.jsonl data/labels.parquet --model runs/sft/model "
         "--by monte-carlo",
     )
-    options.add_arguments(command, output=options.ROWS)
+    options.add_arguments(command)
     command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="source of the labels")
     command.add_argument("--paths", type=parsers.count, default=16, help="chains sampled for each question")
     command.add_argument(

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         "evaluate",
         help="evaluate a policy on benchmarks",
         description="Let a policy answer benchmarks, grade the answers, and write metrics with intervals, "
-        f"every sample, and a report. {options.running('evaluate')}",
+        "every sample, and a report.",
         epilog="example: mmreason evaluate mathvista own=data/test.jsonl --model Qwen/Qwen2.5-VL-3B-Instruct "
         "--adapter runs/adapo --protocol two-turn",
     )
@@ -48,8 +48,6 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--split", help="split of the data set; by default the benchmark's, or test for rows of your own"
     )
-    options.add_reading(command)
-    options.add_share(command)
     command.add_argument("--limit", type=parsers.count, help="use only the first LIMIT questions")
     command.add_argument(
         "--prompt-template",

@@ -13,36 +13,29 @@ from ..files import NoSuchFolder, atomic_path, check_model_folder
 from . import parsers
 
 
-def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True, shared: bool = True) -> None:
-    """Declare data, policy, sampling and store.
+def add_arguments(command: argparse.ArgumentParser, *, policy: bool = True, shared: bool = True) -> None:
+    """Declare data, policy, sampling and store of a command that writes rows.
 
     Args:
-        output: what the command writes, and where.
         policy: whether it samples one; otherwise it declares whom it asks itself.
-        shared: whether machines can share it; otherwise `--share` is not in its help, and the command refuses it.
+        shared: as for `add_sampling`.
     """
     command.add_argument("dataset", metavar="DATASET", help="Hub id, local file or folder of questions")
-    command.add_argument("output", metavar="OUTPUT", help=output)
+    command.add_argument("output", metavar="OUTPUT", help="parquet file for the rows, pictures included")
     if policy:
         add_policy(command)
     command.add_argument("--store", help="file that stores every answer; by default beside OUTPUT")
     command.add_argument("--split", default="train", help="split of DATASET to read")
-    add_reading(command)
-    add_share(command, shown=shared)
-    add_sampling(command)
+    add_sampling(command, shared=shared)
 
 
 def add_policy(command: argparse.ArgumentParser) -> None:
     """Declare the policy."""
     command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter for it")
-    add_server(command, "--server", "the policy's")
-    command.add_argument(
-        "--chat-template-kwargs",
-        type=parsers.json_object,
-        metavar="JSON",
-        help='arguments of the policy\'s chat template, as in training: {"enable_thinking": false}',
-    )
+    _add_server(command, "--server", "the policy's")
+    template = 'arguments of the policy\'s chat template, as in training: {"enable_thinking": false}'
+    command.add_argument("--chat-template-kwargs", type=parsers.json_object, metavar="JSON", help=template)
 
 
 def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, required: bool = False) -> None:
@@ -55,19 +48,15 @@ def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, r
     """
     option = _option(party)
     command.add_argument(option, help=help_text, required=required)
-    add_server(command, f"{option}-server", f"the {party.replace('_', ' ')}'s")
+    _add_server(command, f"{option}-server", f"the {party.replace('_', ' ')}'s")
 
 
-def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> None:
-    """Declare the address of a model's server."""
-    command.add_argument(
-        option,
-        action="append",
-        type=parsers.address,
-        metavar="URL",
-        help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
-        "the work among several servers of this model; the run continues while one of them answers",
+def _add_server(command: argparse.ArgumentParser, option: str, whose: str) -> None:
+    server = (
+        f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share the "
+        "work among several servers of this model; the run continues while one of them answers"
     )
+    command.add_argument(option, action="append", type=parsers.address, metavar="URL", help=server)
 
 
 def add_system_prompt(command: argparse.ArgumentParser, otherwise: str = "null for none") -> None:
@@ -84,68 +73,42 @@ def add_system_prompt(command: argparse.ArgumentParser, otherwise: str = "null f
 
 
 def system_prompt(name: str, value: str | None) -> str | None:
-    """The text that `--system-prompt` means; `None` for "null" and without the option.
-
-    Args:
-        name: name of the command, for error messages.
-        value: see `read_system_prompt`.
-    """
+    """The text that `--system-prompt` means to the command `name`; `None` for "null" and without the option."""
     from ..system_prompts import read_system_prompt
 
     with exit_on(name, OSError, ValueError):
         return read_system_prompt("--system-prompt", value)
 
 
-def add_reading(command: argparse.ArgumentParser) -> None:
-    """Declare how the files of a data set are read."""
-    command.add_argument(
-        "--columns", type=parsers.json_object, help='our column names → the source\'s, as JSON: {"answer": "solution"}'
-    )
-    command.add_argument("--image-root", help="base folder of relative picture paths; by default the file's")
-
-
-def add_share(command: argparse.ArgumentParser, *, shown: bool = True) -> None:
-    """Declare which share of the questions this machine processes.
+def add_sampling(command: argparse.ArgumentParser, *, shared: bool = True) -> None:
+    """Declare how the files of a data set are read, which questions are asked, and how answers are sampled and graded.
 
     Args:
-        shown: whether the option is in the command's help.
+        command: its description gets a word on killed runs, keys and GPUs.
+        shared: whether machines can share the work; otherwise `--share` is not in the help, and the command refuses it.
     """
-    text = (
+    module = command.prog.replace("mmreason", "trl_mmreason.cli")
+    command.description = (
+        f"{command.description} A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate "
+        f"launch -m {module} …"
+    )
+    add, columns = command.add_argument, 'our column names → the source\'s, as JSON: {"answer": "solution"}'
+    add("--columns", type=parsers.json_object, help=columns)
+    add("--image-root", help="base folder of relative picture paths; by default the file's")
+    share = (
         "process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
         "machines without a common disk"
     )
-    command.add_argument(
-        "--share",
-        type=parsers.share_of_machines,
-        metavar="K/M",
-        help=text if shown else argparse.SUPPRESS,
-    )
-
-
-def add_sampling(command: argparse.ArgumentParser) -> None:
-    """Declare how answers are sampled and graded."""
-    command.add_argument("--max-new-tokens", type=parsers.count, default=1024, help="token limit of each answer")
-    command.add_argument(
-        "--temperature", type=parsers.temperature, default=1.0, help="sampling temperature; 0 is greedy"
-    )
-    command.add_argument("--top-p", type=parsers.top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
-    command.add_argument(
-        "--tolerance",
-        choices=("strict", "lenient"),
-        default="strict",
-        help="relative tolerance of numbers: strict, 1e-6; lenient, 1e-2 where the right answer is a decimal",
-    )
-    command.add_argument("--batch-size", type=parsers.count, default=32, help="answers sampled in one batch")
-    command.add_argument("--seed", type=int, default=0, help="seed of sampling")
-    command.add_argument("--retry-failed", action="store_true", help="repeat requests that failed in an earlier run")
-
-
-def running(name: str) -> str:
-    """Help text on killed runs, keys and GPUs, for each command that samples."""
-    return (
-        "A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
-        f"trl_mmreason.cli {name} …"
-    )
+    share = share if shared else argparse.SUPPRESS
+    add("--share", type=parsers.share_of_machines, metavar="K/M", help=share)
+    add("--max-new-tokens", type=parsers.count, default=1024, help="token limit of each answer")
+    add("--temperature", type=parsers.temperature, default=1.0, help="sampling temperature; 0 is greedy")
+    add("--top-p", type=parsers.top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
+    tolerance = "relative tolerance of numbers: strict, 1e-6; lenient, 1e-2 where the right answer is a decimal"
+    add("--tolerance", choices=("strict", "lenient"), default="strict", help=tolerance)
+    add("--batch-size", type=parsers.count, default=32, help="answers sampled in one batch")
+    add("--seed", type=int, default=0, help="seed of sampling")
+    add("--retry-failed", action="store_true", help="repeat requests that failed in an earlier run")
 
 
 def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *, max_new_tokens: int) -> None:
@@ -156,12 +119,9 @@ def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *
         what: what is sampled, for the help.
         max_new_tokens: default of the token limit.
     """
-    command.add_argument(
-        f"--{option}-max-new-tokens", type=parsers.count, default=max_new_tokens, help=f"token limit of {what}"
-    )
-    command.add_argument(
-        f"--{option}-temperature", type=parsers.temperature, default=1.0, help=f"sampling temperature of {what}"
-    )
+    limit, temperature = f"token limit of {what}", f"sampling temperature of {what}"
+    command.add_argument(f"--{option}-max-new-tokens", type=parsers.count, default=max_new_tokens, help=limit)
+    command.add_argument(f"--{option}-temperature", type=parsers.temperature, default=1.0, help=temperature)
 
 
 DTYPE_CHOICES = ("auto", "float32", "bfloat16", "float16")
@@ -170,16 +130,9 @@ DTYPE_CHOICES = ("auto", "float32", "bfloat16", "float16")
 QUESTIONS = "questions"
 """Stage of the store that keeps the system prompt, which the ids of the answers do not contain."""
 
-ROWS = "parquet file for the rows, pictures included"
-"""Help of OUTPUT, for the commands that write rows."""
-
 
 def run_pipeline(
-    name: str,
-    arguments: argparse.Namespace,
-    pipeline: Callable[..., Any],
-    *,
-    system_prompt: str | None = None,
+    name: str, arguments: argparse.Namespace, pipeline: Callable[..., Any], *, system_prompt: str | None = None
 ) -> None:
     """Load the rows, run the pipeline, write its rows and print its summary.
 
@@ -198,14 +151,9 @@ def run_pipeline(
     settings = sampling_settings(arguments)
     store_path = arguments.store or f"{arguments.output}.sqlite"
     check_servers(name, arguments, store_path)
+    reading = {key: getattr(arguments, key) for key in ("split", "columns", "image_root")}
     with exit_on(name, DataError, SettingsChanged, StoreError, UnsuitableEngine):
-        loaded = load_rows(
-            arguments.dataset,
-            split=arguments.split,
-            columns=arguments.columns,
-            image_root=arguments.image_root,
-            system_prompt=system_prompt,
-        )
+        loaded = load_rows(arguments.dataset, system_prompt=system_prompt, **reading)
         rows = rows_of_share(name, arguments, loaded.dataset)
         with Store(store_path) as store:
             result = pipeline(rows, store, settings)
@@ -241,8 +189,7 @@ def rows_of_share(name: str, arguments: argparse.Namespace, rows: Any) -> Any:
 def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> None:
     """Print the finished share, and the next step."""
     first, machines = arguments.share
-    # what the command is asked for
-    print(  # noqa: T201
+    print(  # noqa: T201 - what the command is asked for
         f"share {first}/{machines}: {questions} questions are done\n{store}\nWhen all {machines} shares are done, "
         "merge their stores with `mmreason merge`, and run this command without --share on the merged store."
     )
@@ -338,19 +285,13 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
 
 def template_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """`chat_template_kwargs` as a keyword of engines and of vLLM's server; empty without any."""
-    template_kwargs = arguments.chat_template_kwargs
-    return {"chat_template_kwargs": template_kwargs} if template_kwargs else {}
+    return {key: value for key, value in vars(arguments).items() if key == "chat_template_kwargs" and value}
 
 
 def check_folders(name: str, *paths: str | None) -> None:
-    """Refuse model paths that are not folders with a model; possible Hub ids pass.
-
-    Args:
-        name: name of the command, for error messages.
-        *paths: what came for a model or an adapter.
-    """
-    for path in paths:
-        with exit_on(name, NoSuchFolder):
+    """Refuse paths of models or adapters that are folders without one; possible Hub ids pass."""
+    with exit_on(name, NoSuchFolder):
+        for path in paths:
             if path is not None:
                 check_model_folder(path)
 

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+from collections.abc import Callable
 from typing import Any
 
 
-def count(text: str) -> int:
-    """Parse a whole number, at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer ≥ 1, got {text!r}")
-    return int(text)
+def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan  # which lies in no range
+        if not holds(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return number
+
+
+def _whole(expected: str, low: int, high: float = math.inf) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return int(text)
+
+    return whole
+
+
+count = _whole("an integer ≥ 1", 1)
+port = _whole("a port from 0 to 65535", 0, 65535)
+share = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
+temperature = _number("a number ≥ 0", lambda value: 0 <= value < math.inf)
+top_p = _number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 def text_or_file(text: str) -> str:
@@ -29,45 +53,6 @@ def address(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError(f"expected an address such as http://127.0.0.1:8000/v1, got {text!r}")
     return text
-
-
-def port(text: str) -> int:
-    """Parse the number of a port."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
-    return int(text)
-
-
-def share(text: str) -> float:
-    """Parse a number from 0 to 1."""
-    value = _number(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return value
-
-
-def temperature(text: str) -> float:
-    """Parse a number, at least 0."""
-    value = _number(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number ≥ 0, got {text!r}")
-    return value
-
-
-def top_p(text: str) -> float:
-    """Parse a number above 0, at most 1."""
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, got {text!r}")
-    return value
-
-
-def _number(text: str) -> float:
-    """Parse a number; any other string becomes NaN, which lies in no range."""
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
 
 
 def share_of_machines(text: str) -> tuple[int, int]:

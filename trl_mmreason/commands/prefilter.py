@@ -16,11 +16,11 @@ def add(commands: Any) -> None:
         "prefilter",
         help="keep the questions that are neither too easy nor too hard for a policy",
         description="Let a policy answer each question several times and keep those that are neither too easy nor too "
-        f"hard for it. {options.running('prefilter')}",
+        "hard for it.",
         epilog="example: mmreason prefilter data/train.jsonl data/kept.parquet --model Qwen/Qwen2.5-VL-3B-Instruct "
         "--n 8",
     )
-    options.add_arguments(command, output=options.ROWS)
+    options.add_arguments(command)
     command.add_argument(
         "--rule",
         choices=("adapo", "srpo", "share"),

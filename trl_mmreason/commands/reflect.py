@@ -15,11 +15,11 @@ def add(commands: Any) -> None:
         "reflect",
         help="make SRPO's cold-start data: solutions of a policy, reflections of a teacher",
         description="Let a policy solve each question, and a teacher who knows the answer reflect on a mix of right "
-        f"and wrong solutions (SRPO, section 3.1). {options.running('reflect')}",
+        "and wrong solutions (SRPO, section 3.1).",
         epilog="example: mmreason reflect data/train.jsonl data/rows.parquet --model Qwen/Qwen2.5-VL-7B-Instruct "
         "--teacher TEACHER --teacher-server http://127.0.0.1:8000/v1",
     )
-    options.add_arguments(command, output=options.ROWS, shared=False)
+    options.add_arguments(command, shared=False)
     options.add_party(
         command, "teacher", "path or Hub id of the teacher; with --teacher-server its name there", required=True
     )

@@ -14,11 +14,10 @@ def add(commands: Any) -> None:
         "revise",
         help="make STaR's data: a policy's own right revisions of its wrong answers",
         description="Let a policy answer each question and revise its answer, and keep the first right revision of a "
-        "wrong answer as a row of supervised training (AdaPO, appendix B). "
-        f"{options.running('revise')}",
+        "wrong answer as a row of supervised training (AdaPO, appendix B).",
         epilog="example: mmreason revise data/train.jsonl data/revisions.parquet --model Qwen/Qwen2.5-VL-7B-Instruct",
     )
-    options.add_arguments(command, output=options.ROWS)
+    options.add_arguments(command)
     command.add_argument("--revisions", type=parsers.count, default=2, help="revisions of each answer")
     command.add_argument("--n", type=parsers.count, default=1, help="trajectories sampled for each question")
     command.add_argument(

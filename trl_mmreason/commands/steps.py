@@ -13,12 +13,11 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "steps",
         help="make Chain-of-Step's SFT data: a teacher writes the steps to known answers",
-        description="Let a teacher who knows the answer write the steps to it (Chain-of-Step, section 3.2). "
-        f"{options.running('steps')}",
+        description="Let a teacher who knows the answer write the steps to it (Chain-of-Step, section 3.2).",
         epilog="example: mmreason steps data/train.jsonl data/chains.parquet --teacher TEACHER "
         "--teacher-server http://127.0.0.1:8000/v1",
     )
-    options.add_arguments(command, output=options.ROWS, policy=False)
+    options.add_arguments(command, policy=False)
     options.add_party(
         command, "teacher", "path or Hub id of the teacher; with --teacher-server its name there", required=True
     )

@@ -6,14 +6,11 @@ import argparse
 import sys
 from typing import Any
 
+from ..methods import METHODS
 from ..recipes import ROOT, config_file, load_script
 
 SCRIPTS = {
-    "adapo": "answers, checks the answer and answers again",
-    "srpo": "solves, reflects and solves again in one response",
-    "chain_of_step": "reasons in steps that a process reward model scores",
-    "sophia": "thinks, from trajectories of a reasoner that read its captions",
-    "self_evolution": "agrees with itself and with a frozen judge, without labels",
+    **METHODS,
     "grpo": "plain GRPO, a baseline",
     "score": "SCoRe, a baseline of AdaPO",
     "sft": "plain supervised training, a baseline",

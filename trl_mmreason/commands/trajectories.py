@@ -23,11 +23,11 @@ def add(commands: Any) -> None:
         help="make SOPHIA's off-policy data: captions of a policy, trajectories of a reasoner",
         description="Let a policy describe each picture without its question, and a text-only reasoner answer from the "
         "descriptions; reward the shortest right trajectory from a good description (SOPHIA, sections 4.1 and 4.2). "
-        f"Another selection needs no new samples. {options.running('trajectories')}",
+        "Another selection needs no new samples.",
         epilog="example: mmreason trajectories data/train.jsonl data/trajectories.parquet "
         "--model OpenGVLab/InternVL3-8B-hf --reasoner REASONER --reasoner-server http://127.0.0.1:8000/v1",
     )
-    options.add_arguments(command, output=options.ROWS)
+    options.add_arguments(command)
     options.add_party(
         command, "reasoner", "path or Hub id of the reasoner; with --reasoner-server its name there", required=True
     )

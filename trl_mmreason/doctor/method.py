@@ -25,6 +25,9 @@ class _Parser(ScriptParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
+    def refuse_wrong_sections(self, *_: Any) -> None:
+        """Leave the sections to `MethodParser.faults`, which names all that is wrong with them."""
+
 
 class MethodParser:
     """Parse a configuration as `mmreason train METHOD` does.
@@ -40,31 +43,23 @@ class MethodParser:
         self.method = method
         module = load_script(method, f"{__package__}.{method}")
         hints = get_type_hints(module.main) if hasattr(module, "main") else {}
-        self._types = [kind for name, kind in hints.items() if name != "return"]
-        if not self._types:  # a pipeline of stages
-            kinds = [kind for kind in vars(module).values() if is_dataclass(kind) and hasattr(kind, "STAGES")]
-            self._types = [*kinds, ModelConfig]
+        staged = [kind for kind in vars(module).values() if is_dataclass(kind) and hasattr(kind, "STAGES")]
+        self._types: list[Any] = [kind for name, kind in hints.items() if name != "return"] or [*staged, ModelConfig]
+        self._known = {each.name for kind in self._types for each in fields(kind)}
         self._staged = hasattr(self._types[0], "STAGES")
         self.reads: Mapping[str, Iterable[str]] = getattr(self._types[0], "READS", {})
-        self.configs: Mapping[str, type] = {}
-        self.whole: list[str] = []
-        for kind in self._types:
-            if issubclass(kind, TrainingArguments):
-                self.configs = {ONLY_STAGE: kind}
-        if self._staged:
-            arguments: Any = self._types[0]
-            self.configs = arguments.configs()
-            self.whole = [name for name, kind in self.configs.items() if issubclass(kind, arguments.WHOLE)]
+        self.whole: Sequence[str] = getattr(self._types[0], "WHOLE", ())
+        trained = [kind for kind in self._types if issubclass(kind, TrainingArguments)]
+        self.configs: Mapping[str, type] = self._types[0].configs() if self._staged else {ONLY_STAGE: trained[0]}
 
     def unknown_keys(self, given: Mapping[str, Any]) -> list[str]:
         """The keys, outside sections, that the method does not have."""
-        return sorted(given.keys() - {each.name for kind in self._types for each in fields(kind)} - {"env"})
+        return sorted(given.keys() - self._known - {"env"})
 
     def faults(self, path: Path, given: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Section, or "" → what `train` refuses, apart from what this machine lacks: `check_settings` names that."""
-        known = {each.name for kind in self._types for each in fields(kind)}
         lacking = _lacking(given).items()
-        options = [part for key, value in lacking if key in known for part in (f"--{key}", value)]
+        options = [part for key, value in lacking if key in self._known for part in (f"--{key}", value)]
         try:
             parsed = _Parser(self._types).parse_args_and_config(["--config", str(path), *options])
         except (ValueError, TypeError) as error:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from .. import methods
+from ..methods import declared
 from .plots import Line, Plot
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ _LAST = (
 
 def all_panels() -> list[Panel]:
     """All panels: those common to all trainers, and those of the methods."""
-    return [*_FIRST, *methods.panels(), *_LAST]
+    return [*_FIRST, *(panel for method in declared() for panel in method.panels), *_LAST]
 
 
 def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> None:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from .. import methods
 from ..logged_questions import LoggedQuestion, read_questions
 from ..messages import question_text, text_of
+from ..methods import declared
 from .trajectory import Piece, Trajectory, Turn
 
 _STEPS = 12  # whose completions are shown: enough to follow a run, and few enough to choose from
@@ -96,7 +96,7 @@ def verdicts_of(completion: Completion) -> list[bool | None]:
 
 def pieces_of(completion: Completion) -> list[Sequence[Piece]]:
     """The answers cut by the method's format, or whole."""
-    for method in methods.declared():
+    for method in declared():
         if method.pieces is not None and (pieces := method.pieces(completion)) is not None:
             return pieces
     return [[Piece(text)] for text in answers_of(completion)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .. import methods
+from ..methods import declared
 
 if TYPE_CHECKING:
     import torch
@@ -202,9 +202,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 def metric_of(name: str) -> Metric:
     """The label and format of a metric, by name."""
-    known = METRICS.get(name) or methods.metric_named(name)
-    if known is not None:
-        return known
+    for known in (METRICS, *(method.metrics for method in declared())):
+        if name in known:
+            return known[name]
     kind, _, n = name.rpartition("_")
     label = {"pass_at": f"pass@{n}", "self_consistency_at": f"self-consistency@{n}", "best_of": f"best of {n}"}.get(
         kind

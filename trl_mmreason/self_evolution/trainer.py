@@ -24,7 +24,7 @@ from ..sampling.engine import Engine
 from ..sampling.transformers_engine import TransformersEngine
 from .config import SelfEvolutionConfig
 from .objective import log_sum_exp_advantages
-from .paper import PAPER
+from .recipe import PAPER
 from .rewards import SelfEvolutionRewards
 
 

@@ -16,7 +16,7 @@ from ..grading.reward import get_accuracy_reward
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import train_parts
 from .config import MixedGroupsGRPOConfig
-from .paper import PAPER
+from .recipe import PAPER
 
 
 class MixedGroupsGRPOTrainer(GroupGRPOTrainer):

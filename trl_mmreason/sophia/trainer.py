@@ -17,7 +17,7 @@ from ..sft import CompletionSFTTrainer
 from ..turns import tokenizer_of
 from .config import OffPolicyRewardConfig
 from .objective import importance_weights, off_policy_loss
-from .paper import PAPER
+from .recipe import PAPER
 from .rewarded_rows import RewardedCompletions, check_behavior, rewarded_rows
 from .statistics import batch_sums, metrics_of
 

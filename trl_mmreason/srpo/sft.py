@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..sft import CompletionSFTTrainer
 from .config import ReflectionSFTConfig
-from .paper import PAPER
+from .recipe import PAPER
 from .response import problem_but_second_think
 from .rewards import check_tags_survive
 

@@ -13,7 +13,7 @@ from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import freeze_vision_encoder
 from .config import SRPOConfig
 from .objective import accuracy_filter
-from .paper import PAPER
+from .recipe import PAPER
 from .rewards import ReflectionRewards
 
 logger = logging.get_logger(__name__)

@@ -1,16 +1,60 @@
-"""Arguments of `examples/chain_of_step.py`."""
+"""Chain-of-Step's recipe: its paper, its curves and pieces of completions, and the example's arguments."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..documented import documented
+from ..evaluation.curves import Panel
+from ..evaluation.logged_completions import answers_of
+from ..evaluation.trajectory import Piece, scored_pieces
+from ..methods import Method, cite
 from ..sampling.engine import SamplingParams
-from ..sections import StagedArguments
-from ..stages import made_by
-from .client import process_reward_from
-from .config import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
-from .paths import SAMPLING_PARAMS, ProcessReward
+from ..sections import StagedArguments, made_by
+from .paths import SAMPLING_PARAMS, ProcessReward, path_score, read_path
+from .template import scored_ends
+
+PAPER = cite(
+    "article{chen2025unveiling",
+    "Unveiling Chain of Step Reasoning for Vision-Language Models with Fine-grained Rewards",
+    arxiv="2509.19003",
+    author="Honghao Chen and Xingzhou Lou and Xiaokun Feng and Kaiqi Huang and Xinlong Wang",
+    year="2025",
+)
+
+
+def _pieces(completion: Mapping[str, Any]) -> list[Sequence[Piece]] | None:
+    """Cut a chain after each scored step."""
+    texts = answers_of(completion)
+    if len(texts) != 1 or not completion.get("step_scores"):
+        return None
+    scores = [float(score) for score in completion["step_scores"].split()]
+    answer = completion.get("answer_score")
+    ends = scored_ends(read_path(texts[0]).scorable).steps
+    if len(ends) != len(scores):  # the table has another text than was scored
+        return None
+    return [scored_pieces(texts[0], ends, scores, float(answer) if answer else None)]
+
+
+def _weighted_scores(sample: Mapping[str, Any]) -> dict[float, float] | None:
+    """The trajectory score for w = 0, 0.1 … 1 (Fig. 3); it is linear in w, so its two ends give all of it."""
+    if "step_scores" not in sample or "score" not in sample:  # a search's step scores are those of what it kept
+        return None
+    steps, answer = sample["step_scores"], sample.get("answer_score")
+    low, high = (path_score(steps, answer, weight).total for weight in (0.0, 1.0))
+    return {w: w * high + (1 - w) * low for w in (tenths / 10 for tenths in range(11))}
+
+
+METHOD = Method(
+    panels=(
+        Panel("Score of the chain", "mean score", {"step_score": "steps", "answer_score": "answer"}, is_share=True),
+        Panel("Chains", "share", {"chain/complete": "whole"}, is_share=True),
+    ),
+    pieces=_pieces,
+    weighted_scores=_weighted_scores,
+)
 
 _ASKED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length")
 _MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
@@ -68,14 +112,14 @@ class ChainOfStepArguments(StagedArguments):
         "search": (*_ASKED, *_MEASURED, "search_questions"),
     }
     SECTIONS = {
-        "sft": ChainOfStepSFTConfig,
-        "prm": ProcessRewardConfig,
-        "dpo": IterativeDPOConfig,
-        "grpo": ChainOfStepGRPOConfig,
+        "sft": "ChainOfStepSFTConfig",
+        "prm": "ProcessRewardConfig",
+        "dpo": "IterativeDPOConfig",
+        "grpo": "ChainOfStepGRPOConfig",
         "search": ("n", "step_weight", "max_steps"),
         "drawn_labels": ("problems", "held_out", "paths", "monte_carlo", "continuations"),
     }
-    WHOLE = (ChainOfStepSFTConfig, ProcessRewardConfig)  # the format's tokens are new rows of the embeddings
+    WHOLE = ("sft", "prm")  # the format's tokens are new rows of the embeddings
 
     output_dir: str = "runs/chain_of_step"
     max_completion_length: int = 1024
@@ -107,6 +151,8 @@ class ChainOfStepArguments(StagedArguments):
 
     def process_reward_model(self) -> ProcessReward | None:
         """Load the process reward model, or connect to its server; `None` pairs by right answers only."""
+        from .client import process_reward_from  # here: it imports the model
+
         source = self.process_reward
         if source == "outcome":
             return None

@@ -1,21 +1,85 @@
-"""Arguments of `examples/sophia.py`."""
+"""SOPHIA's recipe: its paper and system prompt, what a miniature learns from, and the example's arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..documented import documented
 from ..grading import Grader, JudgeGrader
+from ..methods import Method, cite
+from ..miniature.captions import DESCRIBE
+from ..miniature.lessons import Lessons
+from ..miniature.solutions import plain
+from ..miniature.tasks import Problem, problems_dataset
 from ..sampling.chat import Chat
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.server_engine import ServerEngine
-from ..sections import StagedArguments, optional_section, unknown_names
+from ..sampling.store import Store
+from ..sections import StagedArguments, optional_section, setting_faults
 from ..system_prompts import parse_optional_text, read_optional_text
-from .config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
-from .mixture import CAPTIONS_AS_DATA
 from .prompts import THINKING_PROMPT
-from .sampling import OffPolicySampling
+from .sampling import OffPolicyData, OffPolicySampling, make_off_policy_data
+
+if TYPE_CHECKING:
+    from ..sampling.transformers_engine import TransformersEngine
+
+PAPER = cite(
+    "article{shen2025semioffpolicy",
+    "Semi-off-Policy Reinforcement Learning for Vision-Language Slow-thinking Reasoning",
+    arxiv="2507.16814",
+    author="Junhao Shen and Haiteng Zhao and Yuzhe Gu and Songyang Gao and Kuikun Liu and Haian Huang and Jianfei Gao "
+    "and Dahua Lin and Wenwei Zhang and Kai Chen",
+    year="2025",
+)
+METHOD = Method(system_prompts={"sophia": THINKING_PROMPT})
+
+CAPTIONS_AND_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True, describe=DESCRIBE, answers_every=4)
+r"""To describe a picture ("The first digit is 3. The second digit is 4.") and to answer `3+4=\boxed{7}`.
+
+Captions are mostly right by the time that half the answers are."""
+
+
+def drawn_trajectories(
+    policy: TransformersEngine,
+    problems: Sequence[Problem],
+    replies: Path,
+    *,
+    reasoner: Engine | None = None,
+    caption_tokens: int,
+    tokens: int,
+    batch_size: int,
+    **sampling: Any,
+) -> OffPolicyData:
+    """Make training rows: the policy describes drawn problems, a reasoner answers, the best trajectories are kept.
+
+    Args:
+        policy: describes.
+        problems: are reasoned about.
+        replies: the file that keeps every caption and trajectory.
+        reasoner: by default the rule that knows the problems, and slips and rambles at known rates.
+        caption_tokens, tokens: bounds of a caption and of a trajectory.
+        batch_size: replies asked for at once.
+        **sampling: fields of `OffPolicySampling`.
+
+    Raises:
+        ValueError: no trajectory earned anything.
+    """
+    from ..miniature.reasoner import RuleReasoner, ask_miniature  # here: a report does without transformers
+    from ..turns import token_counter
+
+    bounds = {"caption_sampling_params": SamplingParams(caption_tokens), "sampling_params": SamplingParams(tokens)}
+    drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})
+    options: dict[str, Any] = {"count_tokens": token_counter(policy.processing_class), "batch_size": batch_size}
+    reasoner = RuleReasoner(problems) if reasoner is None else reasoner
+    with Store(replies) as store:
+        data = make_off_policy_data(problems_dataset(problems), policy, reasoner, store, drawing, **options)
+    if not len(data.rows):
+        raise ValueError(f"SOPHIA: there is nothing to learn from: {data}. Give the policy a longer warm-up.")
+    return data
+
 
 _REINFORCED = (
     *("difficulty", "thinking_prompt", "judge_model"),
@@ -69,10 +133,10 @@ class SophiaArguments(StagedArguments):
         "base_grpo": ("grpo", *_REINFORCED),
     }
     SECTIONS = {
-        "warm_up": OffPolicyRewardConfig,
+        "warm_up": "OffPolicyRewardConfig",
         "sampling": (*(each.name for each in fields(OffPolicySampling)), "caption_tokens", "tokens"),
-        "update": OffPolicyRewardConfig,
-        "grpo": MixedGroupsGRPOConfig,
+        "update": "OffPolicyRewardConfig",
+        "grpo": "MixedGroupsGRPOConfig",
         "difficulty": ("n", "low", "high"),
         "evaluation": SamplingParams,
     }
@@ -99,7 +163,7 @@ class SophiaArguments(StagedArguments):
         yield from super().unknown_settings()
         for name, one in self.mixed_in.items():  # type: ignore[union-attr]  # a dict since __post_init__
             if isinstance(one, dict):
-                yield from unknown_names(f"mixed_in.{name}", one, ("dataset", "share"))
+                yield from ((f"mixed_in.{name}", *fault) for fault in setting_faults(one, ("dataset", "share")))
             else:
                 yield "mixed_in", name, f"got {one!r}, expected `dataset` and `share`; --mixed_in null mixes nothing in"
 
@@ -115,6 +179,8 @@ class SophiaArguments(StagedArguments):
         return JudgeGrader(Chat(ServerEngine(model, server, openai_only=True) if server else load(model)))
 
     def __post_init__(self) -> None:
+        from .mixture import CAPTIONS_AS_DATA  # here: it imports TRL
+
         super().__post_init__()
         self.mixed_in = optional_section("mixed_in", self.mixed_in, "names with `dataset` and `share`")
         self.thinking_prompt = read_optional_text("thinking_prompt", self.thinking_prompt)

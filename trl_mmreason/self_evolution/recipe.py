@@ -1,13 +1,46 @@
-"""Arguments of `examples/self_evolution.py`."""
+"""Self-evolution's recipe: its paper, its curves, lessons for a miniature policy, and the example's arguments."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..documented import documented
+from ..evaluation.curves import Panel
+from ..methods import Method, cite
+from ..miniature.captions import DESCRIBE
+from ..miniature.lessons import Lessons
+from ..miniature.solutions import boxed_thoughts
 from ..sampling.engine import SamplingParams
 from ..sections import StagedArguments
-from .config import SelfEvolutionConfig
+
+PAPER = cite(
+    "misc{judgethemselves",
+    "When Models Judge Themselves: Unsupervised Self-Evolution for Multimodal Reasoning",
+    howpublished="Anonymous ACL submission",
+)
+METHOD = Method(
+    panels=(
+        Panel("Score of the judge", "mean score", {"judge/score": "score"}, is_share=True),
+        Panel("Replies without a score", "share of replies", {"judge/neutral": "neutral"}, is_share=True),
+        Panel("Majority is the judge's best", "share of groups", {"agreement": "agreement"}, is_share=True),
+        Panel("Distinct answers", "answers a question", {"distinct_answers": "distinct answers"}),
+    )
+)
+
+
+def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
+    r"""Lessons in answering `<think>3+4=7</think>\boxed{7}`, judging such answers one by one, and describing.
+
+    The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
+    most digits away.
+
+    Args:
+        judge: question, response → what the user says to have it judged.
+        answers_every: one problem of so many is answered. Every eighth is enough for one category, but not for two
+            (docs/study.md).
+    """
+    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge, answers_every=answers_every)
 
 
 @documented
@@ -33,7 +66,7 @@ class EvolutionArguments(StagedArguments):
             *("dataset_name", "dataset_split", "columns", "image_root", "system_prompt"),
         )
     }
-    SECTIONS = {"evolution": SelfEvolutionConfig, "evaluation": SamplingParams}
+    SECTIONS = {"evolution": "SelfEvolutionConfig", "evaluation": SamplingParams}
 
     output_dir: str = "runs/self_evolution"
     judge_server: str | None = None
