@@ -20,7 +20,8 @@ from transformers import LogitsProcessor
 from workload import BOUND, GROUP, lengths, questions, save_policy
 
 from trl_mmreason.commands.parsers import count
-from trl_mmreason.sampling.generation import Prompt, collate, encode, end_of_turn_ids, placeholder_ids, tokenizer_of
+from trl_mmreason.parts import placeholder_ids
+from trl_mmreason.sampling.generation import Prompt, collate, encode, end_of_turn_ids, tokenizer_of
 from trl_mmreason.sampling.live_rows import decode_live_rows
 from trl_mmreason.sampling.loading import load_model, load_processor
 

@@ -20,9 +20,10 @@ from workload import BOUND, lengths, questions
 
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.miniature.models import FAMILIES, build_model
+from trl_mmreason.parts import placeholder_ids
 from trl_mmreason.sampling import Failure, Request, SamplingParams, transformers_engine
 from trl_mmreason.sampling.engine import derive_seed
-from trl_mmreason.sampling.generation import end_of_turn_ids, placeholder_ids
+from trl_mmreason.sampling.generation import end_of_turn_ids
 from trl_mmreason.sampling.gumbel import StopTracker
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list, is_peft_model
 from huggingface_hub import HfApi
-from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from peft import PeftModel, load_peft_weights
 from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
+from .adapters import CheckpointError, adapter_tensors, check_adapter_restored, check_names
 from .engines.replaced import replaced
 from .engines.sharding import is_sharded, load_whole_state, loading_whole, whole_state
 from .files import atomic_path, lock_folder, unlock_folder
@@ -81,10 +82,6 @@ def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint's weights did not reach the model, or a checkpoint could not be written."""
-
-
 @contextmanager
 def explained_writing(path: Path) -> Iterator[None]:
     """Name the path if the disk does not take what the block writes, such as a full one.
@@ -131,17 +128,6 @@ def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
     load_whole_state(model.state_dict(keep_vars=True), state)
 
 
-def adapter_tensors(model: PeftModel, tensors: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-    """The active adapter's weights (not copies), under the names in its checkpoint.
-
-    Args:
-        model: sharded or not.
-        tensors: its `state_dict(keep_vars=True)`, if that is at hand.
-    """
-    tensors = tensors or model.state_dict(keep_vars=True)
-    return get_peft_model_state_dict(model, state_dict=tensors, adapter_name=model.active_adapters[0])
-
-
 def restore_adapter(model: PeftModel, checkpoint: str | Path) -> None:
     """Load the adapter in `checkpoint` into the active adapter of `model` in place, sharded or not.
 
@@ -149,30 +135,8 @@ def restore_adapter(model: PeftModel, checkpoint: str | Path) -> None:
         CheckpointError: the two do not have the same weights.
     """
     live, saved = adapter_tensors(model), load_peft_weights(str(checkpoint), device="cpu")
-    _check_names(live.keys(), saved.keys(), checkpoint)
+    check_names(live.keys(), saved.keys(), checkpoint)
     load_whole_state(live, saved)
-
-
-def check_adapter_restored(model: PeftModel, checkpoint: str | Path) -> None:
-    """Compare the active adapter of `model` with the one in `checkpoint`.
-
-    Raises:
-        CheckpointError: a tensor of the checkpoint's adapter is not in the model, or differs.
-    """
-    live, saved = adapter_tensors(model), load_peft_weights(str(checkpoint), device="cpu")
-    live = whole_state(live, keep=True)
-    same = {name for name in saved if name in live and torch.equal(live[name], saved[name].to(live[name].dtype))}
-    _check_names(live.keys(), same, checkpoint)
-    _check_names(saved.keys(), same, checkpoint)
-
-
-def _check_names(live: Collection[str], saved: Collection[str], checkpoint: str | Path) -> None:
-    if wrong := sorted(set(live) ^ set(saved)):
-        raise CheckpointError(
-            f"{len(wrong)} of {max(len(live), len(saved))} adapter tensors of {checkpoint} did not reach the model, "
-            f"the first of them {wrong[0]!r}. Training would have continued from other weights. Resume with the "
-            "`peft_config` and the library versions that wrote the checkpoint."
-        )
 
 
 def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from .engines.vllm import rollout_engine
 from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
 from .evaluation.logged_completions import tables_of
@@ -20,6 +19,7 @@ from .evaluation.results import Results, compare_results
 from .evaluation.training_run import TRAINING_REPORT, write_training_report
 from .files import write_whole
 from .model_card import COMPARED, EVALUATIONS
+from .rollout_engine import rollout_engine
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
 from .sampling.transformers_engine import TransformersEngine

@@ -182,3 +182,9 @@ def _roots(names: Sequence[str], others: Sequence[str]) -> list[str]:
 def _prefixes(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+def placeholder_ids(config: Any) -> list[int]:
+    """Placeholder tokens of pictures and videos, which must not be sampled in an answer."""
+    ids = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")]
+    return [token for token in ids if token is not None]

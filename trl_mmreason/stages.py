@@ -27,8 +27,8 @@ from .miniature.tasks import Problem, make_problems
 from .model_card import CARD, MINIATURE, add_results
 from .sampling.engine import Engine
 from .sampling.loading import load_model, load_processor
+from .sampling.patience import patient_state
 from .sampling.protocols import AnsweringProtocol
-from .sampling.run import patient_state
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
 from .sampling.vllm_process import VLLMProcess

@@ -22,8 +22,8 @@ from support import drawn_rows
 from taught_parties import CAPTION_PROMPT, FEWEST_STEPS, MOST_STEPS, questions, save_parties, save_scorer
 
 from trl_mmreason.cli import main
+from trl_mmreason.parts import placeholder_ids
 from trl_mmreason.sampling import Request, SamplingParams
-from trl_mmreason.sampling.generation import placeholder_ids
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine

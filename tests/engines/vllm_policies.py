@@ -21,7 +21,7 @@ from trl_mmreason import (
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import SIZES, Size, build_model
-from trl_mmreason.sampling.generation import placeholder_ids
+from trl_mmreason.parts import placeholder_ids
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from trl_mmreason.sampling.run import patient_state, run
+from trl_mmreason.sampling.patience import patient_state
+from trl_mmreason.sampling.run import run
 from trl_mmreason.sampling.store import Record, Store, StoreError
 
 SETTINGS = {"model": "none"}

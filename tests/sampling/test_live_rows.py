@@ -25,8 +25,9 @@ from trl import GRPOTrainer
 
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
+from trl_mmreason.parts import placeholder_ids
 from trl_mmreason.sampling.engine import Request, SamplingParams
-from trl_mmreason.sampling.generation import Prompt, collate, encode, placeholder_ids
+from trl_mmreason.sampling.generation import Prompt, collate, encode
 from trl_mmreason.sampling.live_rows import (
     can_decode,
     can_share_prompts,

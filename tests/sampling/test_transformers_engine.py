@@ -17,8 +17,9 @@ from transformers import ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.checkpoint import CheckpointError
+from trl_mmreason.parts import placeholder_ids
 from trl_mmreason.sampling import Failure, Request, SamplingParams, derive_seed
-from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, generate, placeholder_ids
+from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, generate
 from trl_mmreason.sampling.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
 from trl_mmreason.sampling.transformers_engine import TransformersEngine, _windows
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from ..messages import completion_text
+from ..parts import placeholder_ids
 from ..pictures import pictures_of
-from ..sampling.generation import ProcessingClass, Prompt, collate, encode, placeholder_ids, tokenizer_of
+from ..sampling.generation import ProcessingClass, Prompt, collate, encode, tokenizer_of
 from ..sampling.loading import ENCODING_ERRORS
 from .template import ANSWER_END, STEP_END, ChainError, Ends, scored_ends
 from .tokens import chain_token_ids

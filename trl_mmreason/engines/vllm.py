@@ -21,8 +21,7 @@ from trl.data_utils import is_conversational
 from trl.generation import vllm_generation
 from trl.trainer import grpo_trainer
 
-from ..sampling.generation import placeholder_ids
-from ..sampling.vllm_engine import LoadedVLLM
+from ..parts import placeholder_ids
 from .merged import merged_parameters
 from .prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
 from .replaced import replaced
@@ -228,35 +227,6 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         lengths = [span.count(placeholder) for span in features.pop("picture_spans")]
         placeholders = find_pictures(prompt_ids, placeholder, lengths)
         return {**features, "mm_placeholders": {**features["mm_placeholders"], "image": placeholders}}
-
-
-class RolloutEngine(LoadedVLLM):
-    """The colocated vLLM of a trainer as an engine.
-
-    Attributes:
-        processes: how many share it, all of which have to ask it the same.
-    """
-
-    settings: dict[str, Any] = {"kind": "vllm of a trainer"}
-
-    def __init__(self, trainer: Any, llm: Any) -> None:
-        template = trainer.chat_template_kwargs
-        super().__init__(llm, trainer.processing_class, sorted(trainer.eos_token_ids), template)
-        self.processes = trainer.vllm_generation.tensor_parallel_size
-
-
-@contextmanager
-def rollout_engine(trainer: Any) -> Iterator[RolloutEngine | None]:
-    """Yield the engine that a trainer's rollouts come from, with the policy's weights.
-
-    `None` where it has none in its processes; and under FSDP, whose parameters TRL reads only once training has begun.
-    """
-    generation = getattr(trainer, "vllm_generation", None)
-    if not isinstance(generation, VerifiedGeneration) or generation.mode != "colocate" or trainer.is_fsdp_enabled:
-        yield None
-        return
-    with generation.loaded() as llm:
-        yield RolloutEngine(trainer, llm)
 
 
 def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:

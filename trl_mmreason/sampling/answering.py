@@ -35,10 +35,11 @@ from ..grading.version import grader_version
 from ..messages import with_system_message
 from ..unseen_media import refuse_unseen_media
 from .engine import Engine, Failure, SamplingParams
+from .patience import patient_state, wait_for_all
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, RowSample, Scorer
 from .questions import remember_questions
-from .run import Work, patient_state, run, wait_for_all
+from .run import Work, run
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from datasets import Dataset
 from ..replies import ReplyCount
 from ..rows import Row
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
-from .run import run, wait_for_all
+from .patience import wait_for_all
+from .run import run
 from .store import Record, Store
 
 _MALFORMED = "malformed reply"

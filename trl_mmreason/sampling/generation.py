@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
-from ..parts import without_adapters
+from ..parts import without_adapters, placeholder_ids
 from ..pictures import plain_picture
 from ..turns import ProcessingClass, continued_ids, tokenizer_of
 from .engine import Request
@@ -272,9 +272,3 @@ def declared_end_ids(settings: GenerationConfig, processing_class: ProcessingCla
     declared = [declared] if isinstance(declared, int) else list(declared or [])
     own = tokenizer_of(processing_class).eos_token_id
     return declared if own in declared else [own, *declared]
-
-
-def placeholder_ids(config: Any) -> list[int]:
-    """Placeholder tokens of pictures and videos, which must not be sampled in an answer."""
-    ids = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")]
-    return [token for token in ids if token is not None]

@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
-from ..checkpoint import check_adapter_restored
+from ..adapters import check_adapter_restored
 from ..engines.patches import use_matrix_product_for_patches
 from ..engines.sharding import loading_whole
 from ..files import check_model_path
@@ -33,7 +33,7 @@ from ..pictures import DECODING_ERRORS
 from ..precision import keep_training_layout
 from .engine import Failure
 from .generation import ProcessingClass
-from .run import patient_state
+from .patience import patient_state
 
 # What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)

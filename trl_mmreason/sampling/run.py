@@ -17,7 +17,6 @@ import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -26,7 +25,6 @@ from .progress import Progress
 from .store import Record, Store, Unit
 
 if TYPE_CHECKING:
-    from accelerate import PartialState
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
@@ -37,7 +35,6 @@ Work = Callable[[list[tuple[Any, int]]], Sequence["Payload | Failure"]]
 # An engine counts as gone when at least so many units, over two batches or more, raised one after the other.
 BREAKDOWN_UNITS = 8
 FAILURES_LISTED = 20
-_PATIENCE = timedelta(days=7)
 
 
 class Summary(NamedTuple):
@@ -133,24 +130,6 @@ def run(
     if failures:
         _warn(stage, failures, total)
     return Summary(total, progress.done, skipped, len(failures), progress.truncated)
-
-
-def patient_state(*, cpu: bool = False) -> PartialState:
-    """The process group's state, which lets processes wait for each other for days if this call begins the group.
-
-    Shares of sampling take hours, and end further apart than the ten minutes after which NCCL ends a run.
-    """
-    from accelerate import PartialState
-
-    return PartialState(cpu=cpu, timeout=_PATIENCE)
-
-
-def wait_for_all() -> None:
-    """Wait until every process has saved its share."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        import torch
-
-        patient_state(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 class _Task(NamedTuple):

@@ -83,7 +83,7 @@ def _read_placeholders(checkpoint: str) -> dict[int, str]:
     """Placeholders of pictures and videos, token id → text; empty for a text-only model."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from .generation import placeholder_ids
+    from ..parts import placeholder_ids
 
     try:
         ids = placeholder_ids(AutoConfig.from_pretrained(checkpoint))

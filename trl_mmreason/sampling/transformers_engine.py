@@ -11,17 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
+from ..parts import placeholder_ids
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .generation import (
-    ProcessingClass,
-    Prompt,
-    continuation_of,
-    encode,
-    end_of_turn_ids,
-    generate,
-    placeholder_ids,
-    tokenizer_of,
-)
+from .generation import ProcessingClass, Prompt, continuation_of, encode, end_of_turn_ids, generate, tokenizer_of
 from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, decode_after_prefix
 from .loading import (
     ENCODING_ERRORS,

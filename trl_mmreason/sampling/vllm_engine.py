@@ -10,16 +10,10 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
+from ..parts import placeholder_ids
 from ..pictures import plain_picture
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .generation import (
-    ProcessingClass,
-    continuation_of,
-    conversation_of,
-    declared_end_ids,
-    placeholder_ids,
-    tokenizer_of,
-)
+from .generation import ProcessingClass, continuation_of, conversation_of, declared_end_ids, tokenizer_of
 from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint, unencodable
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.

@@ -21,7 +21,7 @@ import torch
 
 from .engine import Failure, Request, Sample, SamplingParams
 from .loading import ENCODING_ERRORS, load_processor, unencodable
-from .run import patient_state
+from .patience import patient_state
 from .vllm_engine import VLLMEngine, check_whole_model, missing_vllm, vllm_settings
 
 _LAUNCHERS = (

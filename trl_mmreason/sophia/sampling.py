@@ -27,9 +27,10 @@ from ..sampling.answering import JoinedRows, answer_questions, ask
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.export import ROWS_A_BATCH
+from ..sampling.patience import wait_for_all
 from ..sampling.protocols import Direct, RowSample
 from ..sampling.questions import remember_questions
-from ..sampling.run import run, wait_for_all
+from ..sampling.run import run
 from ..sampling.store import Store
 from .objective import select_trajectories
 from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
