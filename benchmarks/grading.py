@@ -1,85 +1,165 @@
-"""How fast and how right our grader is, side by side with TRL's `accuracy_reward` and math-verify, in one run.
-
-Speed: a batch of answers drawn from a seed, 45 % plain numbers, 25 % letters, 25 % LaTeX, 4 % hard and 1 % hostile,
-each at the end of a completion as a model writes it; half are right. Golds are boxed for the others, which cannot read
-most of them otherwise. The graders take turns, and every round draws new answers.
-
-Ours grades a batch as a whole with its default two workers, which are started beforehand, in a new process for every
-batch, so that its cache of verdicts is cold; "warm cache" is the same batch once more. Each of the others runs in a
-process of its own that grades one answer after the other on its main thread, where its own time-outs work. What takes
-longer than --cap is killed and counts as the cap. They get a sample of each category: their answers per second on the
-mix follow from the mean seconds of each category and its share.
-
-"math-verify + letters" also looks for letters that are no mathematics, in answers and golds.
-
-Accuracy (--labelled): the set of labelled answers that the tests use. The others get the gold as it is and boxed, and
-the better of the two counts; a hang is wrong, and a missing reward is right where the gold cannot be used.
-"""
+"""How fast and how right our grader is, beside TRL's `accuracy_reward` and math-verify."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
+import os
 import random
-import statistics
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import TimeoutError, get_context
+from multiprocessing.pool import Pool
+from statistics import median
 from typing import Any
-
-from grading_answers import SHARES, Item, draw
 
 from trl_mmreason.grading import Grader
 
-LABELLED = Path(__file__).parent.parent / "tests" / "grading" / "labelled.jsonl"
-OTHERS = {
-    "trl": "TRL accuracy_reward",
-    "math-verify": "math-verify",
-    "math-verify-letters": "math-verify + letters",
-}
+from .common import ROOT, Result, run_apart
+
+SHARES = {"plain": 0.45, "letters": 0.25, "latex": 0.25, "hard": 0.04, "hostile": 0.01}
+"""What a mixed batch is made of."""
+SAMPLED = {"plain": 100, "letters": 100, "latex": 100, "hard": 20, "hostile": 3}
+"""Answers of each category that other graders get in a round."""
+OTHERS = {"trl": "TRL accuracy_reward", "math-verify": "math-verify"}
 CHILD_START_SECONDS = 120.0
 NEEDS_WORKER = [(r"\boxed{\sum_{k=1}^{9} k}", "45"), (r"\boxed{\sum_{k=1}^{8} k}", "36")]
 
+Pairs = list[tuple[str, str]]
+"""Completions to grade, and their golds."""
 
-# ------------------------------------------------------------------------------------------------------------- graders
+
+# ------------------------------------------------------------------------------------------------------ drawn answers
 
 
-def serve(name: str) -> None:
-    """Grades line by line, from standard input, with another library: `[completion, gold]` → `[correct, seconds]`."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, StringExtractionConfig, parse, verify
+def plain(rng: random.Random) -> tuple[str, str, str]:
+    """A gold, a right answer to it and a wrong one."""
+    number, cents = rng.randint(2, 99_999), rng.randint(1, 99)
+    return rng.choice(
+        [
+            (str(number), str(number), str(number + rng.randint(1, 9))),
+            (str(number), f"{number:,}", f"{number * 10:,}"),
+            (f"{number}.{cents:02}", f"{number}.{cents:02}0", f"{number + 1}.{cents:02}"),
+            (f"{number} cm", f"{number} cm", f"{number + 1} cm"),
+            (f"-{number}", f"-{number}.0", str(number)),
+        ]
+    )
+
+
+def letter(rng: random.Random) -> tuple[str, str, str]:
+    gold, other = rng.sample("ABCDE", 2)
+    form = rng.choice(["{}", "({})", "{}.", r"\text{{{}}}"])
+    return gold, form.format(gold), form.format(other)
+
+
+def latex(rng: random.Random) -> tuple[str, str, str]:
+    a, b, c = rng.randint(2, 99), rng.randint(2, 99), rng.randint(2, 9)
+    return rng.choice(
+        [
+            (rf"\frac{{{a}}}{{{b}}}", rf"\dfrac{{{a * c}}}{{{b * c}}}", rf"\frac{{{a + 1}}}{{{b}}}"),
+            (rf"{a}\sqrt{{{b}}}", rf"\sqrt{{{a * a * b}}}", rf"{a + 1}\sqrt{{{b}}}"),
+            (rf"{a}\pi", rf"\frac{{{a * c}\pi}}{{{c}}}", rf"{a + c}\pi"),
+            (f"({a}, -{b})", rf"\left({a}, -{b}\right)", f"(-{b}, {a})"),
+            (f"{a}x+{b}", f"{b} + {a}x", f"{a}x-{b}"),
+            (rf"{c}\frac{{1}}{{{b}}}", rf"\frac{{{c * b + 1}}}{{{b}}}", rf"\frac{{{c * b + 2}}}{{{b}}}"),
+            (rf"[{a}, \infty)", rf"[{a}, +\infty)", rf"({a}, \infty)"),
+            (f"x = {a}", str(a), f"x = {a + 1}"),
+            (rf"{a} \times 10^{{{c}}}", str(a * 10**c), rf"{a} \times 10^{{{c + 1}}}"),
+        ]
+    )
+
+
+def root(radicand: int | str) -> str:
+    return rf"\sqrt{{{radicand}}}"
+
+
+def hard(rng: random.Random) -> tuple[str, str, str]:
+    a, b, c = rng.randint(2, 30), rng.randint(31, 60), rng.randint(2, 9)
+    return rng.choice(
+        [
+            (root(a) + "+" + root(b), root(f"{a + b}+2{root(a * b)}"), root(f"{a + b}+{root(a * b)}")),
+            (f"(x+{a})^{c}(x-{b})", f"(x-{b})(x+{a})^{{{c - 1}}}(x+{a})", f"(x-{a})^{c}(x+{b})"),
+            (str(b * (b + 1) // 2 + a), rf"{a} + \sum_{{k=1}}^{{{b}}} k", rf"\sum_{{k=1}}^{{{b}}} k"),
+            (rf"\frac{{{a}}}{{{c}}}", rf"\int_0^1 {a}x^{{{c - 1}}} \, dx", rf"\int_0^1 {a + 1}x^{{{c - 1}}} \, dx"),
+            (rf"{a}\cos(2x)", rf"{a}\cos^2 x - {a}\sin^2 x", rf"{a}\cos^2 x + {a}\sin^2 x"),
+        ]
+    )
+
+
+def hostile(rng: random.Random) -> tuple[str, str, str]:
+    a, b = rng.randint(7, 99), rng.randint(10**5, 10**6)
+    answers = [
+        rf"9^{{9^{{9^{{{a}}}}}}}",
+        f"{b * 1000}!",
+        rf"(x+{a})^{{{b}}}",
+        rf"\sum_{{k=1}}^{{10^{{{a}}}}} k^k",
+        rf"\sqrt{{{a}+" * 40 + "2" + "}" * 40,
+        str(b) * 20_000,
+    ]
+    return "7", "7", rng.choice(answers)
+
+
+DRAW: dict[str, Callable[[random.Random], tuple[str, str, str]]] = {
+    "plain": plain,
+    "letters": letter,
+    "latex": latex,
+    "hard": hard,
+    "hostile": hostile,
+}
+REASONING = [
+    "Looking at the picture, the side of row {} is given, and the angle at the left is a right one.",
+    "Let us call the unknown quantity $q_{{{}}}$ and write down what the diagram says about it.",
+    "The chart has {} bars. I compare their heights one by one before I compute anything.",
+    "由图可知第 {} 个条件成立，于是可以列出方程并化简。",
+    "Substituting the values of step {} gives a simpler expression, which we now solve.",
+]
+ENDINGS = ["Therefore, the answer is $\\boxed{%s}$.", "**Answer:** \\boxed{%s}", "因此答案是 $\\boxed{%s}$。"]
+
+
+def draw(category: str, number: int, rng: random.Random) -> Pairs:
+    """Draw answers of one category; half of them are right, of the hostile ones none."""
+    pairs = []
+    for k in range(number):
+        gold, right, wrong = DRAW[category](rng)
+        steps = [rng.choice(REASONING).format(rng.randint(1, 10**6)) for _ in range(rng.randint(3, 8))]
+        frame = rng.choice(["%s\n\n", "<think>\n%s\n</think>\n\n"])
+        ending = rng.choice(ENDINGS) % (right if k % 2 == 0 and category != "hostile" else wrong)
+        pairs.append((frame % "\n".join(steps) + ending, gold))
+    return pairs
+
+
+# ------------------------------------------------------------------------------------------ graders in other processes
+
+
+def silence() -> None:
+    """Let a library print to nowhere."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def grade_with(name: str, completion: str, gold: str) -> tuple[bool | None, float]:
+    """The verdict of another library, in this process, and the seconds it took."""
+    from math_verify import parse, verify
     from trl.rewards import accuracy_reward
 
-    letters = [LatexExtractionConfig(), ExprExtractionConfig(), StringExtractionConfig()]
-
-    def grade(completion: str, gold: str) -> bool | None:
-        if name == "trl":
-            reward = accuracy_reward([[{"role": "assistant", "content": completion}]], [gold])[0]
-            return None if reward is None else reward == 1
-        options: dict[str, Any] = {"extraction_config": letters} if name == "math-verify-letters" else {}
-        parsed = parse(gold, **options)
-        letter = gold.removeprefix(r"\boxed{").removesuffix("}")
-        if options and len(letter) == 1 and letter.isalpha():
-            parsed.append(letter)
-        return verify(parsed, parse(completion, **options)) if parsed else None
-
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
-    for line in sys.stdin:
-        completion, gold = json.loads(line)
-        start = time.perf_counter()
-        correct = grade(completion, gold)
-        print(json.dumps([correct, time.perf_counter() - start]), file=answers, flush=True)
+    start = time.perf_counter()
+    if name == "trl":
+        [reward] = accuracy_reward([[{"role": "assistant", "content": completion}]], [gold])
+        correct = None if reward is None else reward == 1
+    else:
+        parsed = parse(gold)
+        correct = verify(parsed, parse(completion)) if parsed else None
+    return correct, time.perf_counter() - start
 
 
-def serve_ours() -> None:
-    """Grades a batch, from standard input, twice; and tells what starting took.
+def grade_ours(pairs: Pairs) -> dict[str, float]:
+    """Grade a batch twice in a new process, whose cache of verdicts is cold, and measure starting.
 
-    Prints seconds: `plain` (a first answer), `worker` (a first one that needs a worker), `second` (another such one),
-    `cold` and `warm` (the batch, for the first time and again); and `correct`, the verdicts.
+    Returns:
+        Seconds: `plain` (a first answer), `worker` (a first one that needs a worker), `second` (another such one),
+        `cold` and `warm` (the batch, for the first time and again).
     """
     marks = [time.perf_counter()]
     grader = Grader()
@@ -87,142 +167,116 @@ def serve_ours() -> None:
         if not grader.grade(completion, gold).correct:
             raise RuntimeError(f"{completion} against {gold} is graded wrong.")
         marks.append(time.perf_counter())
-    rows = [{"completion": completion, "gold": gold} for completion, gold in json.load(sys.stdin)]
-    marks.append(time.perf_counter())
     for _ in range(2):
-        verdicts = grader.grade_batch(rows)
+        grader.grade_batch([{"completion": completion, "gold": gold} for completion, gold in pairs])
         marks.append(time.perf_counter())
     took = [late - early for early, late in zip(marks, marks[1:], strict=False)]
-    names = ("plain", "worker", "second", "read", "cold", "warm")
-    print(json.dumps(dict(zip(names, took, strict=True)) | {"correct": [verdict.correct for verdict in verdicts]}))
+    return dict(zip(("plain", "worker", "second", "cold", "warm"), took, strict=True))
 
 
 @dataclass
 class Other:
-    """Another grader, in a process that is killed when an answer takes longer than `cap_seconds`."""
+    """Another grader, in a process that is killed when an answer takes longer than `cap_seconds`.
+
+    There it grades on the main thread, where its own time-outs work.
+    """
 
     name: str
     cap_seconds: float
     hangs: int = 0
-    process: subprocess.Popen[str] | None = None
+    pool: Pool | None = None
 
     def grade(self, completion: str, gold: str) -> tuple[bool | None, float]:
         """The reward as a truth value, and the seconds it took; a hang or a crash is False and takes the cap."""
-        if self.process is None:
-            command = [sys.executable, __file__, "--serve", self.name]
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-            ask(self.process, r"\boxed{1}", r"\boxed{1}", CHILD_START_SECONDS)
-        answer = ask(self.process, completion, gold, self.cap_seconds)
-        if answer is None:
+        if self.pool is None:
+            self.pool = get_context("spawn").Pool(1, silence)
+            self.pool.apply_async(grade_with, (self.name, r"\boxed{1}", r"\boxed{1}")).get(CHILD_START_SECONDS)
+        try:
+            return self.pool.apply_async(grade_with, (self.name, completion, gold)).get(self.cap_seconds)
+        except TimeoutError:
             self.hangs += 1
             self.close()
             return False, self.cap_seconds
-        return answer
 
     def close(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
-            self.process = None
+        """End the process."""
+        if self.pool is not None:
+            self.pool.terminate()
+            self.pool = None
 
 
-def ask(process: subprocess.Popen[str], completion: str, gold: str, seconds: float) -> tuple[bool | None, float] | None:
-    """What `serve` says in that process; `None` if it says nothing in time."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps([completion, gold]) + "\n")
-    process.stdin.flush()
-    with DefaultSelector() as selector:
-        selector.register(process.stdout, EVENT_READ)
-        line = process.stdout.readline() if selector.select(seconds) else ""
-    return tuple(json.loads(line)) if line else None
+# --------------------------------------------------------------------------------------------------------- benchmarks
 
 
-def ours(items: list[Item]) -> dict[str, Any]:
-    """What `serve_ours` says of a batch, in a new process."""
-    rows = json.dumps([(item.completion, item.gold) for item in items])
-    command = [sys.executable, __file__, "--serve", "ours"]
-    return json.loads(subprocess.run(command, input=rows, stdout=subprocess.PIPE, text=True, check=True).stdout)
+def grading(*, rounds: int = 3, answers: int = 2000, cap: float = 10.0) -> Result:
+    """How many answers per second our grader decides, beside TRL's `accuracy_reward` and math-verify.
 
+    A batch is 45 % plain numbers, 25 % letters, 25 % LaTeX, 4 % hard and 1 % hostile answers, each at the end of a
+    completion as a model writes it; half are right. Every round draws new answers. Ours grades a batch as a whole with
+    two workers, which are started beforehand, with a cold cache and once more. Each of the others grades a sample of
+    each category, one answer after the other; the mix follows from the mean seconds of each category and its share.
+    Golds are boxed for the others, which cannot read most of them otherwise.
 
-# --------------------------------------------------------------------------------------------------------------- speed
-
-
-@dataclass
-class Figure:
-    """One category, or the mix, for one grader: seconds per answer, and the share rightly graded, of each round."""
-
-    seconds: list[float] = field(default_factory=list)
-    right: list[float] = field(default_factory=list)
-
-    def add(self, seconds: float, graded: list[bool | None], items: list[Item]) -> None:
-        self.seconds.append(seconds / len(items))
-        self.right.append(statistics.mean(was == item.right for was, item in zip(graded, items, strict=True)))
-
-    @property
-    def per_second(self) -> float:
-        return 1 / statistics.median(self.seconds)
-
-
-Figures = dict[str, dict[str, Figure]]  # grader → category → figure
-
-
-def measure_speed(arguments: argparse.Namespace) -> tuple[Figures, dict[str, int], dict[str, float]]:
-    """Rounds over new batches. Also how many answers of each other grader were cut, and what starting ours took."""
-    figures: Figures = {name: defaultdict(Figure) for name in ("ours", *OTHERS)}
-    others = [Other(name, arguments.cap) for name in OTHERS]
-    sample = {"hard": arguments.hard, "hostile": arguments.hostile}
-    starts: list[dict[str, Any]] = []
-    for number in range(arguments.rounds):
+    Args:
+        answers: in a batch, at least 100, of which one is hostile.
+        cap: seconds after which another grader is killed, which count.
+    """
+    seconds: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ("ours", "warm", *OTHERS)}
+    others, starts = [Other(name, cap) for name in OTHERS], []
+    for number in range(rounds):
         rng = random.Random(number)
-        batches = {part: draw(part, round(arguments.answers * share), rng) for part, share in SHARES.items()}
-        turns = [None, *others] if number % 2 == 0 else [*reversed(others), None]
-        for other in turns:
-            if other is None:
-                starts += measure_ours(batches, figures["ours"], rng)
-            elif number < arguments.others_rounds:
-                sampled = {part: items[: sample.get(part, arguments.sample)] for part, items in batches.items()}
-                measure_other(other, sampled, figures[other.name])
+        batches = {part: draw(part, max(1, round(answers * share)), rng) for part, share in SHARES.items()}
+        mix = rng.sample([pair for pairs in batches.values() for pair in pairs], k=sum(map(len, batches.values())))
+        for part, pairs in {"mix": mix, **batches}.items():
+            told = run_apart(grade_ours, pairs)
+            starts.append(told)
+            for name, kind in (("ours", "cold"), ("warm", "warm")):
+                seconds[name][part].append(told[kind] / len(pairs))
+        for other in others:
+            mine = seconds[other.name]
+            for part, pairs in batches.items():
+                some = pairs[: SAMPLED[part]]
+                took = [other.grade(completion, rf"\boxed{{{gold}}}")[1] for completion, gold in some]
+                mine[part].append(sum(took) / len(took))
+            mine["mix"].append(sum(share * mine[part][-1] for part, share in SHARES.items()))
+    print(
+        f"{'answers per second':20}{'ours, cold':>12}{'warm':>12}" + "".join(f"{OTHERS[each]:>28}" for each in OTHERS)
+    )
+    for part in ("mix", *SHARES):
+        speeds = {name: 1 / median(by_part[part]) for name, by_part in seconds.items()}
+        cells = [f"{speeds[name]:,.1f} (× {speeds['ours'] / speeds[name]:,.0f})" for name in OTHERS]
+        print(f"{part:20}{speeds['ours']:12,.0f}{speeds['warm']:12,.0f}" + "".join(f"{cell:>28}" for cell in cells))
     for other in others:
+        print(f"{OTHERS[other.name]}: {other.hangs} answers cut at {cap} s")
         other.close()
-    starting = {part: statistics.median(start[part] for start in starts) for part in ("plain", "worker", "second")}
-    return figures, {other.name: other.hangs for other in others}, starting
+    first = {part: median(start[part] for start in starts) for part in ("plain", "worker", "second")}
+    print("ours in a new process, seconds: first answer {plain:.4f},".format(**first), end=" ")
+    print("first that needs a worker {worker:.2f}, second such {second:.4f}".format(**first))
+    return Result({"seconds_per_answer": seconds, "start": first})
 
 
-def measure_ours(
-    batches: dict[str, list[Item]], figures: dict[str, Figure], rng: random.Random
-) -> list[dict[str, Any]]:
-    """The mix, cold and warm, and every category on its own."""
-    mix = [item for items in batches.values() for item in items]
-    rng.shuffle(mix)
-    said = {part: ours(items) for part, items in {"mix": mix, **batches}.items()}
-    for part, items in {"mix": mix, **batches}.items():
-        for name, cache in ((part, "cold"), (f"{part}, warm cache", "warm")):
-            figures[name].add(said[part][cache], said[part]["correct"], items)
-    return list(said.values())
+def labelled(*, cap: float = 10.0) -> Result:
+    """How many of the labelled answers that the tests use are decided rightly.
+
+    The other graders get the gold as it is and boxed, and the better of the two counts; a hang is wrong, and a missing
+    reward is right where the gold cannot be used.
+
+    Args:
+        cap: seconds after which another grader is killed.
+    """
+    cases = [json.loads(line) for line in (ROOT / "tests/grading/labelled.jsonl").open(encoding="utf-8")]
+    right = {"ours": right_of_ours(cases)}
+    for name, title in OTHERS.items():
+        tries = [right_of_other(Other(name, cap), cases, form) for form in ("{}", r"\boxed{{{}}}")]
+        right[title] = max(tries, key=lambda found: found.total())
+    print(f"{'rightly decided':24}{'cases':>7}" + "".join(f"{title:>22}" for title in right))
+    for category, size in Counter(case["category"] for case in cases).items():
+        print(f"{category:24}{size:7}" + "".join(f"{found[category]:22}" for found in right.values()))
+    print(f"{'all':24}{len(cases):7}" + "".join(f"{found.total() / len(cases):22.1%}" for found in right.values()))
+    return Result(dict(right))
 
 
-def measure_other(other: Other, batches: dict[str, list[Item]], figures: dict[str, Figure]) -> None:
-    """A sample of every category, one answer after the other; the mix follows from the shares."""
-    for part, items in batches.items():
-        graded = [other.grade(item.completion, rf"\boxed{{{item.gold}}}") for item in items]
-        figures[part].add(sum(seconds for _, seconds in graded), [correct for correct, _ in graded], items)
-    figures["mix"].seconds.append(sum(share * figures[part].seconds[-1] for part, share in SHARES.items()))
-    figures["mix"].right.append(sum(share * figures[part].right[-1] for part, share in SHARES.items()))
-
-
-# ------------------------------------------------------------------------------------------------------------ accuracy
-
-
-def grade_any(other: Other, completion: str, golds: list[str]) -> bool | None:
-    """The reward against a list of golds: right if any is met, missing if none can be used."""
-    rewards = [other.grade(completion, gold)[0] for gold in golds]
-    return None if all(reward is None for reward in rewards) else any(rewards)
-
-
-def accuracy_of_ours(cases: list[dict[str, Any]]) -> Counter[str]:
+def right_of_ours(cases: list[dict[str, Any]]) -> Counter[str]:
     """Rightly decided cases by category."""
     logging.getLogger("trl_mmreason").setLevel(logging.ERROR)  # golds that cannot be used are meant to be there
     graders = {"strict": Grader(), "lenient": Grader(tolerance="lenient")}
@@ -234,96 +288,13 @@ def accuracy_of_ours(cases: list[dict[str, Any]]) -> Counter[str]:
     return right
 
 
-def accuracy_of_other(name: str, cases: list[dict[str, Any]], cap_seconds: float) -> tuple[Counter[str], str]:
-    """Rightly decided cases by category with the better form of gold, and that form with the number of hangs."""
-    tries = []
-    for form, write in (("gold as it is", "{}"), ("gold boxed", r"\boxed{{{}}}")):
-        other, right = Other(name, cap_seconds), Counter[str]()
-        for case in cases:
-            golds = [case["gold"]] if isinstance(case["gold"], str) else case["gold"]
-            reward = grade_any(other, case["completion"], [write.format(gold) for gold in golds])
-            right[case["category"]] += reward is case["expected"]
-        other.close()
-        tries.append((right, f"{form}, {other.hangs} hangs"))
-    return max(tries, key=lambda result: result[0].total())
-
-
-def measure_accuracy(cap_seconds: float) -> dict[str, Any]:
-    """Prints rightly decided cases by category for every grader, and returns them."""
-    cases = [json.loads(line) for line in LABELLED.read_text(encoding="utf-8").splitlines()]
-    sizes = Counter(case["category"] for case in cases)
-    results = {"ours": (accuracy_of_ours(cases), "gold as it is")}
-    results |= {title: accuracy_of_other(name, cases, cap_seconds) for name, title in OTHERS.items()}
-    print(f"{'rightly decided':22}{'cases':>7}" + "".join(f"{title:>22}" for title in results))
-    for category, size in sizes.items():
-        print(f"{category:22}{size:7}" + "".join(f"{right[category]:22}" for right, _ in results.values()))
-    print(f"{'all':22}{len(cases):7}" + "".join(f"{right.total():22}" for right, _ in results.values()))
-    print(f"{'share':29}" + "".join(f"{right.total() / len(cases):22.1%}" for right, _ in results.values()))
-    print(f"{'':29}" + "".join(f"{form:>22}" for _, form in results.values()))
-    return {title: {"right": right, "how": form} for title, (right, form) in results.items()} | {"cases": sizes}
-
-
-# -------------------------------------------------------------------------------------------------------------- output
-
-
-def print_speed(figures: Figures, hangs: dict[str, int], starting: dict[str, float]) -> None:
-    """Answers per second, ours over each other's, and shares of right verdicts."""
-    columns = {"ours": "ours", **OTHERS}
-    print(f"{'answers per second':22}" + "".join(f"{title:>22}" for title in columns.values()))
-    for part, mine in figures["ours"].items():
-        cells = [f"{mine.per_second:22,.0f}"]
-        for name in OTHERS:
-            other = figures[name].get(part)
-            if other:
-                ratio = mine.per_second / other.per_second
-                cells.append(f"{f'{other.per_second:,.1f} (x {ratio:,.0f})':>22}")
-        print(f"{part:22}" + "".join(cells))
-    print(f"\n{'rightly graded':20}" + "".join(f"{title:>22}" for title in columns.values()))
-    for part in ("mix", *SHARES):
-        print(f"{part:20}" + "".join(f"{statistics.mean(figures[name][part].right):22.1%}" for name in columns))
-    print(f"{'cut at the cap':20}" + f"{0:22}" + "".join(f"{hangs[name]:22}" for name in OTHERS))
-    print("\nours in a new process, seconds: first answer {plain:.4f},".format(**starting))
-    print("first that needs a worker {worker:.2f}, second such {second:.4f}".format(**starting))
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--labelled", action="store_true", help="accuracy on the labelled answers instead of speed")
-    parser.add_argument("--answers", type=int, default=2000, help="in a batch")
-    parser.add_argument("--rounds", type=int, default=5, help="of ours")
-    parser.add_argument("--others-rounds", type=int, default=3, help="of the others, from the first on")
-    parser.add_argument("--sample", type=int, default=100, help="of each ordinary category that the others get a round")
-    parser.add_argument("--hard", type=int, default=20, help="of the hard ones that the others get a round")
-    parser.add_argument("--hostile", type=int, default=3, help="of the hostile ones that the others get a round")
-    parser.add_argument("--cap", type=float, default=10.0, help="seconds after which another grader is killed")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
-    parser.add_argument("--serve", choices=["ours", *OTHERS], help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if not 1 <= arguments.others_rounds <= arguments.rounds:
-        parser.error(f"--others-rounds {arguments.others_rounds}: expected 1 to --rounds, which is {arguments.rounds}")
-    if arguments.answers < 100:
-        parser.error(f"--answers {arguments.answers}: expected 100 or more, of which one is hostile")
-    return arguments
-
-
-def main() -> None:
-    arguments = parse_arguments()
-    if arguments.serve == "ours":
-        serve_ours()
-        return
-    if arguments.serve:
-        serve(arguments.serve)
-        return
-    if arguments.labelled:
-        numbers = measure_accuracy(arguments.cap)
-    else:
-        figures, hangs, starting = measure_speed(arguments)
-        print_speed(figures, hangs, starting)
-        seconds = {name: {part: asdict(figure) for part, figure in parts.items()} for name, parts in figures.items()}
-        numbers = {"figures": seconds, "hangs": hangs, "start_up_seconds": starting}
-    if arguments.json:
-        arguments.json.write_text(json.dumps(numbers, indent=2))
-
-
-if __name__ == "__main__":
-    main()
+def right_of_other(other: Other, cases: list[dict[str, Any]], form: str) -> Counter[str]:
+    """The same of another grader: a case is right if any gold is met, and has no reward if none can be used."""
+    right: Counter[str] = Counter()
+    for case in cases:
+        golds = [case["gold"]] if isinstance(case["gold"], str) else case["gold"]
+        rewards = [other.grade(case["completion"], form.format(gold))[0] for gold in golds]
+        reward = None if all(each is None for each in rewards) else any(rewards)
+        right[case["category"]] += reward is case["expected"]
+    other.close()
+    return right

@@ -1,20 +1,4 @@
-"""How time and memory grow: of a training step with what it trains on, and of an answer store with its units.
-
-    OMP_NUM_THREADS=1 python benchmarks/scaling.py group length pictures processes --json docs/scaling.json
-    OMP_NUM_THREADS=1 python benchmarks/scaling.py store --json docs/scaling.json --rounds 1
-    python benchmarks/scaling.py --json docs/scaling.json --pictures docs/pictures   # tables and plots of what is known
-
-Sizes that the file has already stay in it, unless they are measured again. A size of another run may have been measured
-on a busier machine.
-
-A step is AdaPO's: both turns sampled to their full length, graded, scored by the reference, and trained on in
-micro-batches of two rows, optimizer included. Each size has processes of its own, and sizes take turns. A store's
-operations run one after the other, each in a fresh process; its answers are there at once and every verdict is "right",
-so that what remains is the work of keeping and reading them.
-
-Memory is the most that a process held, beyond what it held before its first step or its operation. It counts the
-pages of files that are mapped, which the system takes back when it needs them.
-"""
+"""How time and memory grow: of a training step with what it trains on, and of an answer store with its units."""
 
 from __future__ import annotations
 
@@ -25,7 +9,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -34,20 +17,16 @@ from multiprocessing.connection import wait as ready
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import datasets
 import numpy as np
 import torch
 from datasets import Dataset, load_from_disk
 from matplotlib.figure import Figure
-from rounds import forget_peak, memory, parser_of, take_turns
-from training import TimedAdaPO
 from transformers import PrinterCallback, TrainerCallback
-from workload import GROUP, SIDES, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
-from trl_mmreason.commands.parsers import count
 from trl_mmreason.evaluation.curves import style_axes
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.sampling.answering import Answers, answer_questions, verdict_stage
@@ -58,6 +37,10 @@ from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.run import run
 from trl_mmreason.sampling.store import Store
 
+from .common import GROUP, SIDES, Result, forget_peak, make_questions, memory, run_apart, save_policy, take_turns
+from .training import ALL_ROWS, ReplayAdaPO, settings
+
+Axis = Literal["group", "length", "pictures", "processes", "store"]
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "group": ("answers a question", (2, 4, 8, 16, 32, 64)),
     "length": ("tokens of each turn", (32, 64, 128, 256, 512, 1024)),
@@ -65,8 +48,6 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "processes": ("processes", (1, 2, 4)),
     "store": ("units in the store", (10_000, 100_000, 1_000_000, 10_000_000)),
 }
-ONCE = 10_000_000
-"""Stores of so many units are measured in the first round alone."""
 MICRO_BATCH = 2
 SIDE = max(SIDES)  # of a picture, in pixels: 36 tokens
 TOKENS = 64  # of each turn, where the axis is another
@@ -76,8 +57,7 @@ Measured = dict[str, dict[str, dict[str, list[float]]]]
 """Part of the work → size → "seconds" and "mebibytes" of each round, where they are known."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_ROOMS = "adapo.trainer evaluation.curves miniature.models sampling.answering sampling.export sampling.merge"
-_FORKS.set_forkserver_preload([f"trl_mmreason.{room}" for room in _ROOMS.split()])
+_FORKS.set_forkserver_preload(["benchmarks.scaling"])
 
 
 # ------------------------------------------------------------------------------------------------------ a training step
@@ -115,27 +95,23 @@ def train(load: Load, model: str, folder: str, steps: int, group: Mapping[str, s
     """Train, in a process of its own, a step at each turn."""
     os.environ.update(group)
     torch.set_num_threads(1)
-    asked = questions(load.processes, sides=[SIDE], fewest_pictures=load.pictures, most_pictures=load.pictures)
-    args = AdaPOConfig(
-        f"{folder}/{'-'.join(map(str, load))}",  # two trainings in one folder are refused
-        per_device_train_batch_size=MICRO_BATCH,
-        gradient_accumulation_steps=load.group // MICRO_BATCH,
+    asked = make_questions(load.processes, sides=[SIDE], fewest_pictures=load.pictures, most_pictures=load.pictures)
+    run = settings(
+        load.group,
+        MICRO_BATCH,
+        **ALL_ROWS,
         num_generations=load.group,
         max_completion_length=load.length,
         generation_kwargs={"min_new_tokens": load.length},
-        filter_zero_advantage=False,
-        filter_truncated=False,  # all rows carry loss
         gradient_checkpointing=False,
         max_steps=steps,
-        learning_rate=0.0,  # random answers earn nothing, which would be an error
         logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
+        optim="adamw_torch_fused",
         bf16=False,
         use_cpu=True,
     )
-    trainer = TimedAdaPO(model, args=args, train_dataset=asked)
+    args = AdaPOConfig(f"{folder}/{'-'.join(map(str, load))}", **run)  # two trainings in one folder are refused
+    trainer = ReplayAdaPO(model, args=args, train_dataset=asked)
     if trainer.accelerator.num_processes != load.processes:
         raise RuntimeError(f"{trainer.accelerator.num_processes} processes train together, expected {load.processes}.")
     trainer.remove_callback(PrinterCallback)
@@ -294,20 +270,14 @@ def make_rows(folder: Path, units: int) -> None:
 
 
 def operate(name: str, folder: Path) -> dict[str, float]:
-    """Do one operation; gives its seconds, those of the processor, and its memory."""
+    """Do one operation; gives its seconds of the processor, and its memory."""
     datasets.disable_progress_bars()
     datasets.config.HF_DATASETS_CACHE = folder / "cache"
     rows = load_from_disk(folder / "rows")
-    held, start, begun = forget_peak(), time.perf_counter(), time.process_time()
+    held, begun = forget_peak(), time.process_time()
     with Store(folder / "answers.sqlite") as store:
         OPERATIONS[name](store, rows)
-    seconds, wall_seconds = time.process_time() - begun, time.perf_counter() - start
-    return {"wall_seconds": wall_seconds, "seconds": seconds, "mebibytes": memory("VmHWM") - held}
-
-
-def in_a_fresh_process(work: Callable[..., Any], *arguments: Any) -> Any:
-    with ProcessPoolExecutor(1, mp_context=_FORKS) as pool:
-        return pool.submit(work, *arguments).result()
+    return {"seconds": time.process_time() - begun, "mebibytes": memory("VmHWM") - held}
 
 
 def measure_store(sizes: Sequence[int], rounds: int) -> Measured:
@@ -315,13 +285,11 @@ def measure_store(sizes: Sequence[int], rounds: int) -> Measured:
     measured: Measured = {name: {str(size): {} for size in sizes} for name in OPERATIONS}
     for number in range(rounds):
         for size in sizes[:: -1 if number % 2 else 1]:
-            if number and size >= ONCE:
-                continue
             with TemporaryDirectory() as name:
                 folder = Path(name)
-                in_a_fresh_process(make_rows, folder, size)
+                run_apart(make_rows, folder, size, context=_FORKS)
                 for operation in OPERATIONS:
-                    told = in_a_fresh_process(operate, operation, folder)
+                    told = run_apart(operate, operation, folder, context=_FORKS)
                     if operation == "write":
                         told["bytes"] = (folder / "answers.sqlite").stat().st_size
                     for kind, value in told.items():
@@ -384,32 +352,45 @@ def draw(known: Mapping[str, Measured], path: Path) -> None:
     figure.savefig(path, format="png", dpi=80)
 
 
-def main() -> None:
-    parser = parser_of(__doc__, rounds=5)
-    parser.add_argument("axes", nargs="*", choices=[[], *AXES], help="what to measure; nothing prints what is known")
-    parser.add_argument("--sizes", type=count, nargs="+", help="of the axes, instead of theirs")
-    parser.add_argument("--policy", default="study", help="size of the miniature model")
-    parser.add_argument("--pictures", type=Path, help="folder for the plots")
-    arguments = parser.parse_args()
-    known = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
-    for axis in arguments.axes:
-        sizes = arguments.sizes or AXES[axis][1]
-        if axis == "store":
-            measured = measure_store(sizes, arguments.rounds)
-        else:
-            measured = measure_steps(axis, sizes, arguments.rounds, arguments.policy)
-        known[axis] = merge(known.get(axis, {}), measured)
-        if arguments.json:
-            arguments.json.write_text(json.dumps(known, indent=1))
-    steps = {axis: known[axis] for axis in AXES if axis in known and axis != "store"}
-    store = {"store": known["store"]} if "store" in known else {}
-    operations = [(axis, part) for axis in store for part in known[axis]]
-    print(table([*((axis, "step") for axis in steps), *operations], known), end="\n\n")
-    print(table([(axis, part) for axis in steps for part in known[axis] if part != "step"], known))
+def scaling(
+    *,
+    rounds: int = 5,
+    axes: tuple[Axis, ...] = (),
+    sizes: tuple[int, ...] | None = None,
+    policy: str = "study",
+    known: Path | None = None,
+    pictures: Path | None = None,
+) -> Result:
+    """How time and memory grow: of a training step with what it trains on, and of an answer store with its units.
+
+    A step is AdaPO's: both turns sampled to their full length, graded, scored by the reference, and trained on in
+    micro-batches of two rows, optimizer included. Each size has processes of its own, and sizes take turns. A store's
+    operations run one after the other, each in a fresh process; its answers are there at once and every verdict is
+    "right", so that what remains is the work of keeping and reading them.
+
+    Memory is the most that a process held, beyond what it held before its first step or its operation. It counts the
+    pages of files that are mapped, which the system takes back when it needs them.
+
+    Args:
+        axes: what to measure; without it the known numbers are printed.
+        sizes: of the axes, instead of theirs.
+        policy: size of the miniature model.
+        known: JSON file of numbers; sizes in it that are not measured again stay, perhaps from a busier machine.
+        pictures: folder for the plots.
+    """
+    numbers = json.loads(known.read_text()) if known and known.exists() else {}
+    for axis in axes:
+        chosen = sizes or AXES[axis][1]
+        measured = measure_store(chosen, rounds) if axis == "store" else measure_steps(axis, chosen, rounds, policy)
+        numbers[axis] = merge(numbers.get(axis, {}), measured)
+        if known:
+            known.write_text(json.dumps(numbers, indent=1))
+    steps = {axis: numbers[axis] for axis in AXES if axis in numbers and axis != "store"}
+    store = {"store": numbers["store"]} if "store" in numbers else {}
+    operations = [(axis, part) for axis in store for part in numbers[axis]]
+    print(table([*((axis, "step") for axis in steps), *operations], numbers), end="\n\n")
+    print(table([(axis, part) for axis in steps for part in numbers[axis] if part != "step"], numbers))
     for name, drawn in {"scaling_step": steps, "scaling_store": store}.items():
-        if arguments.pictures and drawn:
-            draw(drawn, arguments.pictures / f"{name}.png")
-
-
-if __name__ == "__main__":
-    main()
+        if pictures and drawn:
+            draw(drawn, pictures / f"{name}.png")
+    return Result(numbers)

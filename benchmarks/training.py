@@ -1,44 +1,46 @@
-"""Trainers that are measured: GRPO and AdaPO, which stay where they are, and answers drawn beforehand for them."""
+"""Training on the standard workload: time and memory beside those of TRL's trainers, with answers drawn beforehand."""
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args
 
 import torch
-from transformers import PrinterCallback
-from trl import GRPOTrainer
-from workload import GROUP
+from datasets import Dataset
+from peft import LoraConfig
+from torch import Tensor
+from transformers import AutoModelForImageTextToText, PreTrainedModel, PrinterCallback
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from trl_mmreason import AdaPOTrainer
+from trl_mmreason import AdaPOConfig, AdaPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason.engines.pictures import vision_weights
+from trl_mmreason.grading.reward import accuracy_reward
+from trl_mmreason.grpo import GroupOutcome
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.parts import freeze_vision_encoder, without_adapters
 from trl_mmreason.timing import device_clock
 
-REFERENCE: dict[str, Any] = {"beta": 0.001, "use_bias_correction_kl": False}  # the KL term as AdaPO has it
+from .common import GROUP, Result, forget_peak, lengths, make_questions, memory, report, save_policy, take_turns
+
 ALL_ROWS: dict[str, Any] = {"filter_zero_advantage": False, "filter_truncated": False}  # carry loss
 
 Answers = list[list[int]]
-"""Token ids of one turn, one list a row."""
+"""Token ids of one turn, one list per row."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call of generation: its arguments, and the seconds it took."""
-
-    arguments: tuple
-    seconds: float
-
-
-class TimedGRPO(GRPOTrainer):
-    """Takes the time of generation and of scoring.
+class ReplayGRPO(GRPOTrainer):
+    """Trains on answers drawn beforehand, and measures how long scoring takes.
 
     Attributes:
-        replayed: the answers of each turn, which then stand for sampled ones; `None` samples.
-        calls: the calls of generation in the last batch.
-        scoring_seconds: what `_generate_and_score_completions` took for it.
-        shapes: of its prompts and completions.
+        replayed: the answers of each turn, which stand for sampled ones; `None` samples.
+        scoring_seconds: seconds of the last `_generate_and_score_completions`.
     """
 
     replayed: list[Answers] | None = None
@@ -46,35 +48,32 @@ class TimedGRPO(GRPOTrainer):
     def _generate_single_turn(
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: Any, has_tool_images: Any = False
     ) -> tuple[Answers, None]:
+        self.turns += 1
+        if self.replayed is not None:
+            return [list(ids) for ids in self.replayed[self.turns - 1]], None
         arguments = (prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
-        start = device_clock()
-        if self.replayed is None:
-            # Sampled to the full length, so the token that ends a turn has to take the place of the last one.
-            answers = [[*ids[:-1], self._tokenizer.eos_token_id] for ids in self.sample(*arguments)]
-        else:
-            answers = [list(ids) for ids in self.replayed[len(self.calls)]]
-        self.calls.append(Call(arguments, device_clock() - start))
-        return answers, None
-
-    def sample(self, *arguments: Any) -> Answers:
-        """TRL's generation, checked to have gone to the full length."""
-        answers = super()._generate_single_turn(*arguments)[0]
-        expected = self.generation_config.max_new_tokens
+        answers, expected = super()._generate_single_turn(*arguments)[0], self.generation_config.max_new_tokens
         if {len(ids) for ids in answers} != {expected}:
             raise RuntimeError(f"Expected {expected} tokens of every answer, got {[len(ids) for ids in answers]}.")
-        return answers
+        # Sampled to the full length, so the token that ends a turn has to take the place of the last one.
+        return [[*ids[:-1], self._tokenizer.eos_token_id] for ids in answers], None
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.calls: list[Call] = []
-        start = device_clock()
+        self.turns, start = 0, device_clock()
         batch = super()._generate_and_score_completions(inputs)
         self.scoring_seconds = device_clock() - start
-        self.shapes = [tuple(batch[name].shape) for name in ("prompt_ids", "completion_ids")]
         return batch
 
 
-class TimedAdaPO(TimedGRPO, AdaPOTrainer):
-    """`TimedGRPO` around AdaPO."""
+class ReplayAdaPO(ReplayGRPO, AdaPOTrainer):
+    """`ReplayGRPO` around AdaPO, which may keep a share of every group out of the loss, as filters do."""
+
+    dropped = 0.0
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        outcome = super().score_groups(rewards)
+        self.in_groups(outcome.keep)[:, : round(self.dropped * GROUP)] = False
+        return outcome
 
 
 def settings(rows: int, batch: int, **others: Any) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def settings(rows: int, batch: int, **others: Any) -> dict[str, Any]:
     Args:
         rows: trajectories of a rollout batch.
         batch: those of a micro-batch.
-        others: settings besides.
+        others: further settings.
     """
     on_gpu = torch.cuda.is_available()
     return {
@@ -118,25 +117,249 @@ def train_on(trainer: GRPOTrainer, rows: list[dict[str, Any]]) -> None:
     trainer.model_wrapped.zero_grad()
 
 
-def draw_answers(trainer: GRPOTrainer, tokens: Sequence[int], endings: Sequence[str] | None = None) -> Answers:
-    """Answers of so many random tokens, each ended by the end-of-turn token.
-
-    Args:
-        tokens: of each answer.
-        endings: what stands before that token, one an answer.
-    """
+def draw_answers(trainer: GRPOTrainer, tokens: Sequence[int]) -> Answers:
+    """Draw answers of so many random tokens, each ended by the end-of-turn token."""
     tokenizer, rng = trainer._tokenizer, random.Random(0)
     words = [token for token in range(len(tokenizer)) if token not in tokenizer.added_tokens_decoder]
-    ends = [tokenizer(ending)["input_ids"] for ending in endings] if endings else [[]] * len(tokens)
-    return [
-        [*rng.choices(words, k=length - len(end) - 1), *end, tokenizer.eos_token_id]
-        for length, end in zip(tokens, ends, strict=True)
-    ]
+    return [[*rng.choices(words, k=length - 1), tokenizer.eos_token_id] for length in tokens]
 
 
 def draw_two_turns(trainer: GRPOTrainer, whole: Sequence[int]) -> list[Answers]:
-    """First and second answers for AdaPO, which have so many tokens with the user's turn between them."""
+    """Draw first and second answers for AdaPO, which have so many tokens with the user's turn between them."""
     between = len(trainer._followup_ids)
     firsts = [(total - between) // 2 for total in whole]
     seconds = [total - between - first for total, first in zip(whole, firsts, strict=True)]
     return [draw_answers(trainer, firsts), draw_answers(trainer, seconds)]
+
+
+# -------------------------------------------------------------------------------------------------- AdaPO beside GRPO
+
+
+def padding(
+    *,
+    rounds: int = 7,
+    size: str = "study",
+    questions: int = 4,
+    batch: int = 4,
+    dropped: float = 0.0,
+    tokens: int | None = None,
+    limit: float = 0.65,
+) -> Result:
+    """AdaPO's time for training on a rollout batch over that of TRL's GRPO on as many tokens.
+
+    Sampling is replaced by answers drawn beforehand: GRPO's answer has as many tokens as AdaPO's two answers and the
+    user's turn between them. Timed is the rest of a rollout batch: scoring by the reference, rewards, and forward and
+    backward passes of all micro-batches. TRL computes the padding of the whole batch, and the trainers here only that
+    of a micro-batch of rows of similar length. AdaPO's peak memory must not be above GRPO's, unless lengths are equal.
+
+    Args:
+        size: of the miniature model.
+        questions: questions in a rollout batch, with 8 trajectories each.
+        batch: trajectories in a micro-batch.
+        dropped: share of AdaPO's trajectories that filters drop.
+        tokens: of every trajectory, instead of the standard workload's lengths.
+        limit: highest ratio.
+    """
+    asked = make_questions(questions)
+    rows = [row for row in asked for _ in range(GROUP)]
+    run = settings(len(rows), batch, gradient_checkpointing=torch.cuda.is_available())
+    run |= {"beta": 0.001, "use_bias_correction_kl": False}  # the KL term as AdaPO has it
+    with TemporaryDirectory() as folder:
+        path = str(Path(folder) / "model")
+        save_policy(Path(path), size)
+        grpo = ReplayGRPO(path, accuracy_reward, args=GRPOConfig(folder, **run), train_dataset=asked)
+        adapo = ReplayAdaPO(path, args=AdaPOConfig(folder, **run, **ALL_ROWS), train_dataset=asked)
+        adapo.dropped = dropped
+        whole = [tokens] * len(rows) if tokens else lengths(len(rows), shortest=len(adapo._followup_ids) + 2)
+        grpo.replayed, adapo.replayed = [draw_answers(grpo, whole)], draw_two_turns(adapo, whole)
+        contestants = {"GRPO": grpo, "AdaPO": adapo}
+        for trainer in contestants.values():
+            prepare(trainer)
+        work = {name: partial(measure_batch, trainer, rows) for name, trainer in contestants.items()}
+        seconds, measured = take_turns(work, rounds)
+    scoring = {name: [took for took, _ in each] for name, each in measured.items()}
+    peaks = {name: [mebibytes for _, mebibytes in each] for name, each in measured.items()}
+    print(f"{len(rows)} trajectories of {min(whole)} to {max(whole)} tokens, {sum(whole)} in all")
+    report(scoring, "AdaPO", "GRPO", title="scoring")
+    ratio = report(seconds, "AdaPO", "GRPO", title="a rollout batch")
+    most = {name: median(each) for name, each in peaks.items()}
+    print("MiB at most: " + ", ".join(f"{name} {mebibytes:.0f}" for name, mebibytes in most.items()))
+    result = Result({"seconds": seconds, "scoring": scoring, "mebibytes": peaks})
+    result.check(ratio <= limit, f"The ratio is {ratio:.2f}; the limit is {limit}.")
+    result.check(bool(tokens) or most["AdaPO"] <= most["GRPO"], "AdaPO holds more memory than GRPO.")
+    return result
+
+
+def measure_batch(trainer: ReplayGRPO, rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Train on a rollout batch; gives the seconds of scoring, and the most memory in MiB.
+
+    Of a GPU it is what is allocated, of a CPU what the process holds beyond what it held before.
+    """
+    on_gpu = torch.cuda.is_initialized()
+    trainer._buffered_inputs = None  # freed before the first look at memory
+    gc.collect()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    held = 0.0 if on_gpu else forget_peak()
+    train_on(trainer, rows)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory("VmHWM") - held
+    return trainer.scoring_seconds, peak
+
+
+# ------------------------------------------------------------------------------------------ pictures encoded once
+
+Way = Literal["frozen", "lora", "whole"]
+LANGUAGE = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
+VISION = {"hidden_size": 160, "intermediate_size": 428, "depth": 8, "num_heads": 4, "out_hidden_size": 256}
+TEXT = {
+    "hidden_size": 256,
+    "intermediate_size": 1376,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+}
+
+
+def images(
+    *,
+    rounds: int = 5,
+    ways: tuple[Way, ...] = get_args(Way),
+    sides: tuple[int, ...] = (224, 336, 448),
+    questions: int = 4,
+    batch: int = 4,
+) -> Result:
+    """Time of training on a rollout batch whose pictures are encoded once, over that where every row encodes its own.
+
+    The trainer is AdaPO, on the standard workload with answers drawn beforehand; every round's pictures are new to the
+    model, which has Qwen2.5-VL-3B's proportions of encoder to language model, an eighth as wide and a quarter as deep.
+
+    Args:
+        ways: trained are all but the encoder, adapters on the language model with gradient checkpointing, or all.
+        sides: sides of square pictures, in pixels.
+        questions: questions with 8 trajectories each.
+        batch: trajectories in a micro-batch.
+    """
+    numbers: dict[str, Any] = {}
+    asked = make_questions(questions, sides=sides)
+    rows = [row for row in asked for _ in range(GROUP)]
+    with TemporaryDirectory() as folder:
+        save_proportional_policy(Path(folder) / "model", max(sides))
+        for way in ways:
+            work = {
+                name: partial(train_on_new_pictures, make_trainer(way, folder, asked, batch, once), rows)
+                for name, once in (("every row", False), ("once", True))
+            }
+            whole, scoring = take_turns(work, rounds)
+            numbers[way] = {"seconds": whole, "scoring": scoring}
+            report(scoring, "once", "every row", title=f"{way}, scoring")
+            report(whole, "once", "every row", title=f"{way}, a rollout batch")
+    return Result(numbers)
+
+
+def save_proportional_policy(folder: Path, longest_side: int) -> None:
+    """Save a policy of these proportions, which sees pictures as large as they are."""
+    model, processor = build_model("qwen2_5_vl")
+    config = model.config
+    for part, widths in ((config.vision_config, VISION), (config.text_config, TEXT)):
+        part.update(widths)
+    config.vision_config.fullatt_block_indexes = [1, 3, 5, 7]
+    config.text_config.layer_types = ["full_attention"] * TEXT["num_hidden_layers"]
+    torch.manual_seed(0)
+    AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+    processor.image_processor.size["longest_edge"] = longest_side**2
+    processor.save_pretrained(folder)
+
+
+def make_trainer(way: str, folder: str, asked: Dataset, batch: int, once: bool) -> ReplayAdaPO:
+    """Make a trainer with drawn answers, ready for training steps."""
+    rows = len(asked) * GROUP
+    checkpointing = torch.cuda.is_available() or way == "lora"
+    trainer = ReplayAdaPO(
+        f"{folder}/model",
+        args=AdaPOConfig(folder, **settings(rows, batch, gradient_checkpointing=checkpointing, **ALL_ROWS)),
+        train_dataset=asked,
+        peft_config=LoraConfig(r=16, target_modules=LANGUAGE) if way == "lora" else None,
+    )
+    if way == "frozen":
+        freeze_vision_encoder(trainer.model)
+    if not once:
+        for model in models_of(trainer):
+            del model.base_model.get_image_features  # what a trainer put before the model's own
+    trainer.replayed = draw_two_turns(trainer, lengths(rows, shortest=len(trainer._followup_ids) + 2))
+    prepare(trainer)
+    return trainer
+
+
+def models_of(trainer: ReplayAdaPO) -> list[PreTrainedModel]:
+    """The policy and its reference, if that is a model of its own; without adapters around them."""
+    found = [trainer.accelerator.unwrap_model(model) for model in (trainer.model, trainer.ref_model) if model]
+    return [without_adapters(model) for model in found]
+
+
+def train_on_new_pictures(trainer: ReplayAdaPO, rows: list[dict[str, Any]]) -> float:
+    """Train on a rollout batch whose pictures were not encoded yet; gives the seconds of scoring."""
+    for model in models_of(trainer):
+        with torch.no_grad():
+            vision_weights(model)[0].mul_(1)  # features are those of the weights as they were
+    train_on(trainer, rows)
+    return trainer.scoring_seconds
+
+
+# ---------------------------------------------------------------------------------------- off-policy beside supervised
+
+
+def off_policy(
+    *,
+    rounds: int = 7,
+    size: str = "demo",
+    rows: int = 32,
+    batch: int = 4,
+    unrewarded: float = 0.0,
+) -> Result:
+    """Time of a step of OffPolicyRewardTrainer over that of TRL's SFTTrainer, on the same rows.
+
+    A step is loading and collating all rows, and forward and backward passes of all micro-batches, without the
+    optimizer. SFTTrainer knows no rewards, and trains on all rows.
+
+    Args:
+        size: of the miniature model: test, demo or study.
+        rows: completions, of the standard workload.
+        batch: rows in a micro-batch.
+        unrewarded: share of the rows with reward 0, which OffPolicyRewardTrainer leaves out.
+    """
+    drawn = Dataset.from_list(
+        [
+            {
+                "prompt": question["prompt"],
+                "images": question["images"],
+                "completion": [{"role": "assistant", "content": "7" * tokens}],  # a token per digit
+                "reward": float(number >= unrewarded * rows),
+            }
+            for number, (question, tokens) in enumerate(zip(make_questions(rows), lengths(rows), strict=True))
+        ]
+    )
+    run = settings(rows, batch, gradient_checkpointing=False, max_length=None)
+    del run["num_generations"]
+    parts = ["vision", "projector", "language"]
+    with TemporaryDirectory() as folder:
+        contestants = {}
+        for kind, args in (
+            (OffPolicyRewardTrainer, OffPolicyRewardConfig(folder, trainable_parts=parts, **run)),
+            (SFTTrainer, SFTConfig(folder, completion_only_loss=True, **run)),
+        ):
+            model, processor = build_model("qwen2_5_vl", size)
+            trainer = kind(model, args=args, train_dataset=drawn, processing_class=processor)
+            contestants["SFTTrainer" if kind is SFTTrainer else "off-policy"] = partial(supervised_step, trainer)
+        seconds, _ = take_turns(contestants, rounds)
+    report(seconds, "off-policy", "SFTTrainer")
+    return Result({"seconds": seconds})
+
+
+def supervised_step(trainer: SFTTrainer) -> None:
+    """Take a training step on all rows."""
+    steps = trainer.args.gradient_accumulation_steps
+    batches, items = trainer.get_batch_samples(iter(trainer.get_train_dataloader()), steps, trainer.args.device)
+    trainer.current_gradient_accumulation_steps = len(batches)  # as `train` would set it
+    for batch in batches:
+        trainer.training_step(trainer.model, batch, num_items_in_batch=items)
+    trainer.model.zero_grad()

@@ -1,19 +1,15 @@
 """Rows of a rollout batch are shared out over processes by their length, with everything that belongs to them."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
 from processes import outcomes
 
+from benchmarks.common import lengths as drawn_lengths
 from trl_mmreason.rollouts.exchange import _as_bytes, _as_rows, balance_rows
 from trl_mmreason.rollouts.padding import sort_by_length
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from workload import lengths as drawn_lengths
 
 LENGTHS = [[9, 3, 8, 7], [4, 2, 5, 6]]
 

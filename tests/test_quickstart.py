@@ -42,7 +42,7 @@ def test_adapo_improves_second_answers_by_more_than_the_intervals(seed, tmp_path
 
 def test_adapo_in_bfloat16_reaches_what_it_reaches_in_float32(seed, tmp_path):
     """By the exit code of the benchmark: no accuracy lies below float32's by more than the intervals."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "precision.py"), "--seeds", str(seed)]
+    command = [sys.executable, "-m", "benchmarks", "precision", "--seeds", str(seed)]
     subprocess.run([*command, "--output_dir", str(tmp_path)], cwd=ROOT, check=True)
 
 

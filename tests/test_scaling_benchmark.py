@@ -1,20 +1,19 @@
 """The benchmark of how time and memory grow: it measures on small sizes, and its page says what its file holds."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import main
+from benchmarks.scaling import OPERATIONS, growth, merge, table
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from scaling import OPERATIONS, growth, main, merge, table  # noqa: E402
 
 
-def numbers_of(axis, sizes, folder, monkeypatch):
-    arguments = [axis, "--sizes", *map(str, sizes), "--rounds", "1", "--policy", "test", "--json", str(folder / "json")]
-    monkeypatch.setattr(sys, "argv", ["scaling.py", *arguments, "--pictures", str(folder)])
-    main()
+def numbers_of(axis, sizes, folder):
+    arguments = ["--axes", axis, "--sizes", *map(str, sizes), "--rounds", "1", "--policy", "test"]
+    main(["scaling", *arguments, "--known", str(folder / "json"), "--pictures", str(folder)])
     return json.loads((folder / "json").read_text())[axis]
 
 
@@ -44,8 +43,8 @@ def test_a_run_of_one_size_leaves_the_other_sizes_of_its_axis():
 
 
 @pytest.mark.full
-def test_every_operation_of_a_store_is_measured(tmp_path, monkeypatch):
-    numbers = numbers_of("store", [80, 400], tmp_path, monkeypatch)
+def test_every_operation_of_a_store_is_measured(tmp_path):
+    numbers = numbers_of("store", [80, 400], tmp_path)
     assert list(numbers) == list(OPERATIONS)
     for by_size in numbers.values():
         for rounds in by_size.values():
@@ -55,8 +54,8 @@ def test_every_operation_of_a_store_is_measured(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_step_of_two_processes_is_measured(tmp_path, monkeypatch):
-    numbers = numbers_of("processes", [1, 2], tmp_path, monkeypatch)
+def test_a_step_of_two_processes_is_measured(tmp_path):
+    numbers = numbers_of("processes", [1, 2], tmp_path)
     assert set(numbers) == {"step", "generation", "rewards", "scoring", "update"}
     for size in ("1", "2"):
         whole = numbers["step"][size]["seconds"]
@@ -66,15 +65,14 @@ def test_a_step_of_two_processes_is_measured(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_process_that_dies_ends_the_benchmark(tmp_path, monkeypatch):
+def test_a_process_that_dies_ends_the_benchmark(tmp_path):
     """The other one waits for its turn in the meantime."""
     with pytest.raises((EOFError, ConnectionError)):
-        numbers_of("group", [2, 1], tmp_path, monkeypatch)  # TRL refuses groups of one
+        numbers_of("group", [2, 1], tmp_path)  # TRL refuses groups of one
 
 
-def test_the_page_says_what_was_measured(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["scaling.py", "--json", str(ROOT / "docs/scaling.json")])
-    main()
+def test_the_page_says_what_was_measured(capsys):
+    main(["scaling", "--known", str(ROOT / "docs/scaling.json")])
     tables = capsys.readouterr().out.split("\n\n")
     page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
     assert len(tables) == 2

@@ -1,13 +1,12 @@
 """The engine steps that two turns save without a barrier: counted by hand, and as the page says."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.two_turns import ROWS, decode_steps, draw_turns, mean_steps, table
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from two_turns_ceiling import ROWS, ceiling, decode_steps, draw_turns, table  # noqa: E402
 
 
 def test_steps_are_those_of_the_longest_row():
@@ -28,7 +27,7 @@ def test_the_ceiling_is_the_mean_of_the_draws():
         max(first[row] + second[row] for row in range(3)),
         max(other_first[row] + other_second[row] for row in range(3)),
     ]
-    assert ceiling(3, draws=2) == ((max(one) + max(other_one)) / 2, sum(after) / 2, sum(without) / 2)
+    assert mean_steps(3, draws=2) == ((max(one) + max(other_one)) / 2, sum(after) / 2, sum(without) / 2)
 
 
 @pytest.mark.full

@@ -2,7 +2,7 @@
 
 transformers registers them each time activation checkpointing is turned on, and removes them only from models that have
 loaded an adapter themselves. TRL turns it off and on for each rollout and each scoring without gradients, so that
-hooks pile up: after 9,000 times every pass takes 20 ms longer (`benchmarks/input_hooks.py`).
+hooks pile up: after 9,000 times every pass takes 20 ms longer (`python -m benchmarks hooks`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 from trl.data_utils import prepare_multimodal_messages
 
-from ..sampling.generation import tokenizer_of
+from ..turns import tokenizer_of
 
 
 class PromptMismatch(RuntimeError):

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
-from ..parts import without_adapters, placeholder_ids
+from ..parts import placeholder_ids, without_adapters
 from ..pictures import plain_picture
 from ..turns import ProcessingClass, continued_ids, tokenizer_of
 from .engine import Request
