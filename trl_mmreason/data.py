@@ -141,7 +141,8 @@ def load_rows(
     root = table.image_root if image_root is None else Path(image_root)
     if "images" in (columns or {}):  # which pictures the model sees has been decided; `None`: no media at all
         left_out = [column for column in left_out if "images" in source_columns and is_media_column(column)]
-    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out))
+    features = {} if table.is_json else {column: raw.features[column] for column in source_columns.values()}
+    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out), features)
     checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
     return _sort_out(checked, positions, [*NAMES, *keep_columns], table.name, on_error)
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
+from datasets import ClassLabel, LargeList, List, Value
 
 from .grading.choices import chosen
 from .grading.decide import gold_problem
@@ -43,6 +45,24 @@ class RefusedValue(Exception):
     def in_column(self, column: str) -> dict[str, str]:
         """This problem as an entry of a row's list of problems."""
         return {"column": column, "reason": self.reason, "message": self.message}
+
+
+def as_declared(value: Any, feature: Any) -> Any:
+    """A value as its column's type means it: a class's number as its name, a short float as its shortest decimal.
+
+    Args:
+        value: as Arrow gives it: a class as its number, a float of 16 or 32 bits with the digits of 64.
+        feature: type of the column; `None` if it has none, as in JSON.
+    """
+    if isinstance(feature, List | LargeList) and isinstance(value, list):
+        return [as_declared(one, feature.feature) for one in value]
+    if isinstance(feature, dict) and isinstance(value, Mapping):
+        return {key: as_declared(one, feature.get(key)) for key, one in value.items()}
+    if isinstance(feature, ClassLabel) and isinstance(value, int):
+        return feature.names[value] if value >= 0 else None  # -1 stands for a label that is not known
+    if isinstance(feature, Value) and feature.dtype in ("float16", "float32") and isinstance(value, float):
+        return float(str(np.dtype(feature.dtype).type(value)))
+    return value
 
 
 def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from .messages import PLACEHOLDER, conversation, pictures_inside, split_answer
 from .pictures import present_pictures
 from .row_values import (
     RefusedValue,
+    as_declared,
     naming_column,
     read_answers,
     read_choices,
@@ -95,6 +96,7 @@ class RowReader:
         source_name: used for the ids of rows that have none of their own.
         system_prompt: put before every prompt as a system message, or None.
         unread: columns that are left out, in which a row is searched for media that its model would not see.
+        features: types of the source's columns; empty for JSON, which has none.
     """
 
     columns: Mapping[str, str]
@@ -102,6 +104,7 @@ class RowReader:
     source_name: str
     system_prompt: str | None = None
     unread: tuple[str, ...] = ()
+    features: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the six columns of the common row, and `problems`: a list of column, reason and message.
@@ -109,7 +112,9 @@ class RowReader:
         A value that was refused is None or empty in the result. `answer` is a list of strings here in any case.
         """
         problems: list[dict[str, str]] = []
-        values = {name: row.get(column) for name, column in self.columns.items()}
+        values = {
+            name: as_declared(row.get(column), self.features.get(column)) for name, column in self.columns.items()
+        }
         inside = pictures_inside(values.get("prompt"))
         values["prompt"] = conversation(values.get("prompt"))
         if ends_with_answer := self.columns.get("answer") == self.columns.get("prompt"):
