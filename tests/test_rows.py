@@ -2,6 +2,7 @@
 
 import base64
 import logging
+import os
 
 import datasets
 import numpy as np
@@ -12,6 +13,7 @@ from picture_kinds import make_pictures
 from support import png, write_lines
 
 from trl_mmreason.data import DataError, RowProblem, load_rows
+from trl_mmreason.pictures import pictures_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -77,6 +79,9 @@ BAD = [
     ("images", [{"url": "a.png", "path": None}], "wrong type", "a dictionary with the keys ['path', 'url']"),
     ("images", ["file:///a.png"], "picture is a link", "write the path without file://"),
     ("images", ["bomb.png"], "unreadable picture", "; shrink it"),
+    ("images", ["empty.png"], "unreadable picture", "empty.png cannot be decoded"),
+    ("images", [None, "whole.png"], "missing picture", "the row has no picture 1 of 2 (it is None)"),
+    ("images", ["whole.png", ""], "missing picture", "no picture 2 of 2 (it is ''); put it there"),
     ("answer", "<image>3", "picture in the answer", "models here answer in text"),
     ("answer", "  ", "empty answer", "the answer is '  '; give a string"),
     ("answer", [], "empty answer", "the answer is []"),
@@ -123,6 +128,7 @@ def bad_pictures(tmp_path):
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     PIL.Image.new("F", (2, 2)).save(tmp_path / "depth.tiff")
     PIL.Image.new("1", (20_000, 10_000)).save(tmp_path / "bomb.png")
+    (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "long.png").write_bytes(png(size=(201, 1)))
     return tmp_path
 
@@ -143,6 +149,37 @@ def test_a_bad_value_costs_its_row_only(bad_pictures, caplog, column, value, rea
         load_rows(file, on_error="raise")
     assert raised.value.problems == rows.problems
     assert str(problem) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("images", "reason"),
+    [
+        ([b""], "unreadable picture"),  # such as a download that failed
+        ([{"bytes": b"", "path": None}], "unreadable picture"),
+        ([png(), b""], "unreadable picture"),
+        ([png(), None], "missing picture"),
+        ([{"bytes": png(), "path": None}, {"bytes": None, "path": None}], "missing picture"),
+    ],
+)
+def test_a_picture_without_bytes_costs_its_row(images, reason):
+    rows = [{"prompt": "p", "images": value, "answer": "a"} for value in (images, [])]
+    loaded = load_rows(Dataset.from_list(rows))
+    assert [(one.row, one.column, one.reason) for one in loaded.problems] == [(0, "images", reason)]
+    with pytest.raises((ValueError, OSError)):
+        pictures_of(rows[0])
+
+
+def test_empty_bytes_beside_a_path_are_no_picture_of_their_own(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(size=(4, 3)))
+    file = tmp_path / "r.parquet"
+    Dataset.from_list([{"prompt": "p", "images": [{"bytes": b"", "path": "a.png"}], "answer": "a"}]).to_parquet(file)
+    assert load_rows(file).dataset[0]["images"][0].size == (4, 3)
+    (tmp_path / "a.png").write_bytes(png(size=(5, 3)))
+    os.utime(tmp_path / "a.png", (1, 1))
+    assert load_rows(file).dataset[0]["images"][0].size == (5, 3)  # its file belongs to the key of the kept rows
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(DataError, match="missing picture file"):
+        load_rows(file)
 
 
 @pytest.mark.parametrize(

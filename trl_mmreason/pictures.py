@@ -80,8 +80,11 @@ def pictures_of(row: Mapping[str, Any]) -> list[Any]:
 
     Raises:
         FileNotFoundError: one is the path of a file that does not exist.
-        DECODING_ERRORS: one cannot be read.
+        DECODING_ERRORS: one cannot be read, or is missing among others.
     """
+    for column in PICTURE_COLUMNS:
+        if problem := gap_problem(row.get(column)):
+            raise ValueError(f"The column {column!r} of a row has {problem}.")
     return [open_picture(picture) for picture in stored_pictures(row)]
 
 
@@ -96,12 +99,24 @@ def present_pictures(value: Any) -> list[Any]:
     return [one for one in values if not _is_no_picture(one)]
 
 
+def gap_problem(value: Any) -> str | None:
+    """Which picture of a list is missing while others are there; `None` where all are, or none is."""
+    values = value if isinstance(value, list | tuple) else [value]
+    missing = [place for place, one in enumerate(values) if _is_no_picture(one)]
+    if not missing or len(missing) == len(values):
+        return None
+    return (
+        f"no picture {missing[0] + 1} of {len(values)} (it is {values[missing[0]]!r}); put it there, or take its place "
+        "out of the list"
+    )
+
+
 def _is_no_picture(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(map(_is_no_picture, value.values()))
     return (
         value is None
-        or (isinstance(value, str | bytes) and not value)
+        or (isinstance(value, str) and not value)  # no bytes are a file that is empty
         or (isinstance(value, float) and math.isnan(value))
     )
 
@@ -110,12 +125,12 @@ def _recorded(record: Mapping[str, Any]) -> Any:
     """The bytes or the path of a picture's record."""
     if problem := record_problem(record):
         raise TypeError(f"A picture is {problem}.")
-    return record.get("bytes") or record.get("path")
+    return record.get("bytes") or record.get("path") or b""
 
 
 def record_problem(value: Any) -> str | None:
     """Why a dictionary is no picture: it holds something, but neither bytes nor a path. `None` for anything else."""
-    if not isinstance(value, Mapping) or value.get("bytes") or value.get("path"):
+    if not isinstance(value, Mapping) or value.get("bytes") is not None or value.get("path"):
         return None
     return f'a dictionary with the keys {sorted(map(str, value))}; expected "bytes" or "path" among them'
 

@@ -20,7 +20,15 @@ from .grading.equivalence import same_answer
 from .grading.extraction import read_gold
 from .grading.notation import NeedsAlgebra, Refused
 from .messages import PLACEHOLDER
-from .pictures import DECODING_ERRORS, decode, picture_file, present_pictures, record_problem, repaired_picture
+from .pictures import (
+    DECODING_ERRORS,
+    decode,
+    gap_problem,
+    picture_file,
+    present_pictures,
+    record_problem,
+    repaired_picture,
+)
 
 # The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
 _MAX_ASPECT_RATIO = 200
@@ -163,6 +171,8 @@ def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
             of a picture file, or a dictionary with "bytes" or "path".
         image_root: the folder that relative paths start from.
     """
+    if problem := gap_problem(value):
+        raise RefusedValue("missing picture", f"the row has {problem}")
     return [_read_picture(picture, image_root) for picture in present_pictures(value)]
 
 
@@ -181,7 +191,8 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     if problem := record_problem(value):
         raise RefusedValue("wrong type", f'a picture is {problem}: write {{"path": …}}, or the path alone')
     if isinstance(value, Mapping):
-        stored = {"bytes": value.get("bytes"), "path": value.get("path")}
+        path = value.get("path")
+        stored = {"bytes": (value.get("bytes") or None) if path else value.get("bytes"), "path": path}
     elif isinstance(value, bytes):
         stored["bytes"] = value
     elif isinstance(value, str):
@@ -193,7 +204,7 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     else:
         raise wrong_type(value, 'a path, the bytes of a picture file, or {"bytes": …, "path": …}')
     try:
-        picture = decode(stored["bytes"] or stored["path"])
+        picture = decode(stored["path"] if stored["bytes"] is None else stored["bytes"])
         repaired = repaired_picture(picture)
     except DECODING_ERRORS as error:
         fix = "shrink it" if isinstance(error, PIL.Image.DecompressionBombError) else "save it again"
