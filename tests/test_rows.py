@@ -53,6 +53,23 @@ def test_an_answer_that_names_a_choice_is_read(answer):
     assert load_rows(Dataset.from_list([row])).problems == []
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        *({"answer": text} for text in ("[1, 2]", "(0, 3]", "[3, 4)", "[5', 6']", "[x]", "{'a'}", "['a'] or [b]")),
+        {"answer": ["['a', 'b']"]},  # in a list the text is meant, such as what a program prints
+        {"answer": "['a', 'b']", "choices": ["['a', 'b']", "['a']"]},
+        *({"answer": text, "choices": ["C", "A", "B"]} for text in ("(A)", "B. A", "A. C")),
+        {"answer": "A", "choices": ["A", "C"]},
+    ],
+    ids=lambda row: str(row["answer"]),
+)
+def test_lists_and_letters_that_are_answers_are_read(row):
+    loaded = load_rows(Dataset.from_list([{"prompt": "p", **row}]))
+    answer = row["answer"]
+    assert (loaded.problems, loaded.dataset["answer"][:]) == ([], [answer if isinstance(answer, str) else answer[0]])
+
+
 # ---- values that are bad ----
 
 GOOD = {"prompt": "p", "images": [], "answer": "a", "choices": None, "id": "good", "category": None}
@@ -88,6 +105,9 @@ BAD = [
     ("answer", None, "empty answer", "the answer is None"),
     ("answer", r"\frac{1}{", "unusable answer", "cannot be graded: its braces are not balanced"),
     ("answer", "1/0", "unusable answer", "cannot be graded: its value is undefined"),
+    ("answer", "['pony tail', 'bun']", "list written as text", "the text \"['pony tail', 'bun']\"; give a list itself"),
+    ("answer", '["10", 20]', "list written as text", "; or a list of this text alone"),
+    ("answer", """[1,\n "it's"\n 'b']""", "list written as text", "give a list itself"),
     ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),
@@ -188,6 +208,8 @@ def test_empty_bytes_beside_a_path_are_no_picture_of_their_own(tmp_path):
         ({"answer": "C", "choices": AB}, "letter not among the choices", "answer"),
         ({"answer": "z", "choices": AB}, "answer not among the choices", "answer"),
         ({"answer": "0", "choices": AB}, "answer not among the choices", "answer"),
+        ({"answer": "A", "choices": ["C", "A", "B"]}, "letter and text of two choices", "answer"),
+        ({"answer": ["(A)", "B"], "choices": ["B", "A"]}, "letter and text of two choices", "answer"),
         ({"answer": 1, "choices": AB}, "answer is a number", "answer"),  # an index? from 0 or from 1?
         (
             {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]},

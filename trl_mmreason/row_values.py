@@ -34,6 +34,9 @@ from .pictures import (
 _MAX_ASPECT_RATIO = 200
 _MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small picture in base64 has more
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
+# A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
+_ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
+_WRITTEN_LIST = re.compile(rf"""\[\s*(?=.*["']){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]""", re.DOTALL)
 _IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
 
 
@@ -90,6 +93,13 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
     answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
         raise RefusedValue("empty answer", f"the answer is {show(value)}; give a string or a list of strings")
+    texts = choices.values() if choices else ()
+    if isinstance(value, str) and _WRITTEN_LIST.fullmatch(answers[0]) and answers[0] not in texts:
+        raise RefusedValue(
+            "list written as text",
+            f"the answer is the text {show(answers[0])}; give a list itself, as JSON and parquet hold it, of which every "
+            "string is a right answer; or a list of this text alone, if that is the answer",
+        )
     for answer in answers:
         if PLACEHOLDER in answer:
             raise RefusedValue(
@@ -106,18 +116,30 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
             "answer is a number", f"the answer is the number {value} although there are choices; give letter or text"
         )
     for answer in answers:
-        letter = _LONE_LETTER.fullmatch(answer)
-        if letter and letter[1] not in choices and answer not in choices.values():
-            raise RefusedValue(
-                "letter not among the choices",
-                f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
-            )
-        if not _names_a_choice(read_gold(answer), choices):
-            raise RefusedValue(
-                "answer not among the choices",
-                f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
-            )
+        _check_choice(answer, choices)
     return answers
+
+
+def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
+    """Refuse an answer that is none of the choices, or that could be two of them."""
+    letter = _LONE_LETTER.fullmatch(answer)
+    if letter and letter[1] not in choices and answer not in choices.values():
+        raise RefusedValue(
+            "letter not among the choices",
+            f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
+        )
+    other = next((each for each, text in choices.items() if text == answer and each != answer), None)
+    if answer in choices and other is not None:
+        raise RefusedValue(
+            "letter and text of two choices",
+            f"the answer is {answer!r}, the letter of {choices[answer]!r} and the text of choice {other}; write "
+            f"'({answer})' or '({other})'",
+        )
+    if not _names_a_choice(read_gold(answer), choices):
+        raise RefusedValue(
+            "answer not among the choices",
+            f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
+        )
 
 
 def _names_a_choice(gold: str, choices: Mapping[str, str]) -> bool:
