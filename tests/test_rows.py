@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, load_dataset
-from picture_kinds import make_pictures
+from picture_kinds import make_frames, make_pictures, saved
 from support import png, write_lines
 
 from trl_mmreason.data import DataError, RowProblem, load_rows
@@ -252,6 +252,17 @@ def test_pictures_reach_the_trainer_in_rgb(tmp_path):
         assert [picture.getpixel((x, 0)) for x in range(2)] == expected[row["id"]], row["id"]
 
 
+def test_a_picture_of_several_frames_costs_its_row_and_a_photograph_with_a_preview_does_not(tmp_path):
+    names = make_frames(tmp_path)
+    first, second = PIL.Image.new("RGB", (2, 2), "red"), PIL.Image.new("RGB", (2, 2), "blue")
+    saved(first, tmp_path / "camera.mpo", save_all=True, append_images=[second])
+    rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in [*names, "camera.mpo"]]
+    loaded = load_rows(write_lines(tmp_path / "r.jsonl", rows))
+    assert loaded.dataset["id"][:] == ["camera.mpo"]
+    assert [(one.id, one.reason) for one in loaded.problems] == [(name, "several frames") for name in names]
+    assert all("it has 2 frames or pages, of which" in one.message for one in loaded.problems)
+
+
 def test_only_pictures_that_must_change_are_stored_anew(tmp_path):
     names = list(make_pictures(tmp_path))
     rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in names]
@@ -259,5 +270,5 @@ def test_only_pictures_that_must_change_are_stored_anew(tmp_path):
     stored = dataset.cast_column("images", datasets.List(datasets.Image(decode=False)))
     changed = {row["id"] for row in stored if row["images"][0]["bytes"] is not None}
     assert changed == {
-        "rgba.png", "rgba.webp", "frames.gif", "palette-transparent.png", "palette.gif", "grey-alpha.png", "deep.png"
+        "rgba.png", "rgba.webp", "palette-transparent.png", "palette.gif", "grey-alpha.png", "deep.png"
     }  # fmt: skip

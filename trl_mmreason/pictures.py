@@ -32,14 +32,17 @@ _MAX_SIDE_PIXELS = 768  # larger pictures are shrunk, or a few hundred photograp
 _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these hold as JPEG what a reader sees
 
 
+class SeveralFrames(ValueError):
+    """A picture moves, or has pages, of which models would see one."""
+
+
 def plain_picture(image: Image.Image) -> Image.Image:
     """Return a picture as models see it: upright, in RGB, transparent parts white; itself if it is so already.
 
     Training, every engine and `load_rows` use this one function, so that a picture is the same wherever it comes from.
-    Of several frames it takes the current one, which is the first of a file just opened.
 
     Raises:
-        DECODING_ERRORS: it cannot be read, or has pixels of 32 bits.
+        DECODING_ERRORS: it cannot be read, has pixels of 32 bits, or is a file of several frames.
     """
     upright = _upright(image)
     if upright.mode == "RGB" and not upright.has_transparency_data:
@@ -180,6 +183,25 @@ def decode(source: str | os.PathLike | bytes) -> Image.Image:
         return _upright(image)
 
 
+def refuse_frames(image: Image.Image) -> None:
+    """Refuse an animated picture, or a document of several pages, of which no frame has been copied.
+
+    A photograph with previews (MPO), or with layers below the whole (PSD), is one picture.
+
+    Raises:
+        SeveralFrames: it is one.
+    """
+    try:
+        frames = image.n_frames if getattr(image, "is_animated", False) else 1  # type: ignore[attr-defined]
+    except ValueError:  # its file is closed, and the frame that was loaded is all that is left
+        return
+    if frames > 1 and image.format not in ("MPO", "PSD"):
+        raise SeveralFrames(
+            f"it has {frames} frames or pages, of which models would see one; save "
+            "the one that is meant, or several as pictures of their own (of a PIL picture: seek(…), then copy())"
+        )
+
+
 def repaired_picture(picture: Image.Image) -> Image.Image | None:
     """Return an RGB picture where `picture.convert("RGB")` would be wrong, otherwise None.
 
@@ -201,6 +223,7 @@ def repaired_picture(picture: Image.Image) -> Image.Image | None:
 
 def _upright(image: Image.Image) -> Image.Image:
     """Turn a picture as its EXIF says, and take the orientation out of it; itself if there is nothing to turn."""
+    refuse_frames(image)
     if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
         return image
     return ImageOps.exif_transpose(image)

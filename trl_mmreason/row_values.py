@@ -22,6 +22,7 @@ from .grading.notation import NeedsAlgebra, Refused
 from .messages import PLACEHOLDER
 from .pictures import (
     DECODING_ERRORS,
+    SeveralFrames,
     decode,
     gap_problem,
     picture_file,
@@ -97,8 +98,8 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
     if isinstance(value, str) and _WRITTEN_LIST.fullmatch(answers[0]) and answers[0] not in texts:
         raise RefusedValue(
             "list written as text",
-            f"the answer is the text {show(answers[0])}; give a list itself, as JSON and parquet hold it, of which every "
-            "string is a right answer; or a list of this text alone, if that is the answer",
+            f"the answer is the text {show(answers[0])}; give a list itself, as JSON and parquet hold it, of which "
+            "every string is a right answer; or a list of this text alone, if that is the answer",
         )
     for answer in answers:
         if PLACEHOLDER in answer:
@@ -228,6 +229,8 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     try:
         picture = decode(stored["path"] if stored["bytes"] is None else stored["bytes"])
         repaired = repaired_picture(picture)
+    except SeveralFrames as error:
+        raise RefusedValue("several frames", f"{where}: {error}") from error
     except DECODING_ERRORS as error:
         fix = "shrink it" if isinstance(error, PIL.Image.DecompressionBombError) else "save it again"
         raise RefusedValue("unreadable picture", f"{where} cannot be decoded ({error}); {fix}") from error
