@@ -47,6 +47,20 @@ def test_choices_of_an_arrow_table_keep_the_letters_of_their_row():
     assert load_rows(Dataset.from_list(rows)).dataset["choices"][:] == [{"A": "x"}, {"A": "y", "C": "z"}]
 
 
+def test_choices_that_no_prompt_lists_are_warned_of_once(tmp_path, caplog):
+    hidden = {"prompt": "Which is blue?", "answer": "B", "choices": ["red", "blue"]}  # as ScienceQA stores it
+    listed = ["Which?\n(A) x\n(B) y", "Is it Red or blue?", "Choose from A, B and C in the picture."]
+    rows = [{**hidden, "prompt": prompt} for prompt in listed] + [{"prompt": "p", "answer": "a", "choices": None}]
+    load_rows(write_lines(tmp_path / "listed.jsonl", rows))
+    assert not caplog.records
+    file = write_lines(tmp_path / "r.jsonl", [*rows, hidden, {**hidden, "answer": ""}, hidden])
+    for _ in range(2):  # checked, and read again
+        caplog.clear()
+        load_rows(file)
+        (warning,) = [one.getMessage() for one in caplog.records if "list the `choices`" in one.getMessage()]
+        assert "r: 2 of 6 prompts, the first that of 'r-4', do not list the `choices` of their rows" in warning
+
+
 @pytest.mark.parametrize("answer", ["a", "(A)", "A. 0.5", "AB", "1/2", "0.50", "B) two"])
 def test_an_answer_that_names_a_choice_is_read(answer):
     row = {"prompt": "p", "answer": answer, "choices": ["0.5", "two"]}
@@ -75,6 +89,7 @@ def test_lists_and_letters_that_are_answers_are_read(row):
 GOOD = {"prompt": "p", "images": [], "answer": "a", "choices": None, "id": "good", "category": None}
 AB = {"A": "x", "B": "y"}
 PARTS = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "p"}]}]
+TURN = [{"role": "user", "content": "p"}]
 BAD = [
     (
         "images",
@@ -129,6 +144,16 @@ BAD = [
     ("prompt", [{"role": "user", "content": [{"type": "video"}]}], "wrong message", "a string, or parts of text"),
     ("prompt", PARTS, "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
     ("prompt", "Is <image> red?", "misplaced <image>", "TRL puts all pictures before the first user message"),
+    *(
+        ("prompt", f"{mark}\nRed?", "prompt in a chat template", f"the prompt begins with {mark.strip()!r}, so that it")
+        for mark in (" <|im_start|>", "<s>[INST]", "<bos><start_of_turn>", "<|start_header_id|>", "<|user|>")
+    ),
+    (
+        "prompt",
+        [{"role": "system", "content": "<|im_start|>"}, *TURN],
+        "prompt in a chat template",
+        "would be put into",
+    ),
     ("prompt", "<image> Red?", "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
     ("category", ["geo"], "wrong type", "got ['geo'] (list); expected a string"),
     ("id", {"n": 1}, "wrong type", "got {'n': 1} (dict); expected a string"),

@@ -42,6 +42,11 @@ MESSAGES = datasets.List({"role": datasets.Value("string"), "content": datasets.
 
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
 _PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
+# How a prompt begins that a chat template has made: ChatML, Llama, Phi and Zephyr, Gemma, Mistral.
+_TEMPLATED = re.compile(
+    r"\s*(<s>|<bos>|<\|begin_of_text\|>)?\s*"
+    r"(<\|im_start\|>|<\|start_header_id\|>|<\|(system|user)\|>|<start_of_turn>|\[INST\])"
+)
 # Columns that Alpaca, ShareGPT and ms-swift put beside a prompt's column, and that belong to the prompt.
 _BESIDE_PROMPT = {
     "messages": ("system",),
@@ -193,6 +198,12 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     user_message["content"], placeholder_count = _strip_placeholders(user_message["content"])
     if not user_message["content"].strip():
         raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
+    if mark := next(filter(None, (_TEMPLATED.match(message["content"]) for message in messages)), None):
+        raise RefusedValue(
+            "prompt in a chat template",
+            f"the prompt begins with {mark[0].strip()!r}, so that it would be put into a chat template twice; give the "
+            "question alone, or messages",
+        )
     if problem := next(filter(None, (mark_problem(message["content"]) for message in messages)), None):
         raise RefusedValue(problem.reason, f"the prompt has {problem.message}, or write the tag in other words")
     if any(PLACEHOLDER in message["content"] for message in messages):
