@@ -37,5 +37,11 @@ def make_pictures(folder):
         saved(deep, folder / "deep.png"): [(1, 1, 1), white],  # 256 of 65,535 is 1 of 255; clipping gives white
         saved(PIL.Image.new("CMYK", (2, 1), (0, 255, 255, 0)), folder / "cmyk.tiff"): [red, red],
         saved(turned, folder / "turned.png", exif=exif): [red, white],
-        saved(half, folder / "frames.gif", save_all=True, append_images=[half.rotate(180)]): [white, red],
     }
+
+
+def make_frames(folder):
+    """Return the names of files with two frames or pages each, one of every kind that has them."""
+    first, second = PIL.Image.new("RGB", (2, 2), "red"), PIL.Image.new("RGB", (2, 2), "blue")
+    files = [folder / f"frames.{kind}" for kind in ("gif", "webp", "png", "tiff")]
+    return [saved(first, file, save_all=True, append_images=[second]) for file in files]

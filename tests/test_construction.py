@@ -3,13 +3,14 @@
 import inspect
 
 import pytest
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from every_trainer import TRAINERS
 from peft import LoraConfig, get_peft_model
 
 import trl_mmreason
 from trl_mmreason.baselines.two_turns import SCoReTrainer
 from trl_mmreason.construction import all_rewards, check_rows
+from trl_mmreason.data import load_rows
 from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.messages import completion_text
@@ -105,6 +106,13 @@ def test_rows_without_any_answer_are_refused_where_answers_are_needed(missing):
     check_rows("T", rows, None, {"prompt"})
     some = Dataset.from_list([{"prompt": "p", "answer": missing}, {"prompt": "p", "answer": "a"}])
     check_rows("T", some, None, {"prompt", "answer"})
+
+
+def test_numbers_of_classes_are_no_answers():
+    rows = Dataset.from_list([{"prompt": "p", "answer": 1}]).cast_column("answer", ClassLabel(names=["no", "yes"]))
+    with pytest.raises(ValueError, match=r"^T: the answers of train_dataset are numbers of classes .*Fix: load_rows"):
+        check_rows("T", rows, None, {"prompt", "answer"})
+    check_rows("T", load_rows(rows).dataset, None, {"prompt", "answer"})
 
 
 def own_reward(completions):

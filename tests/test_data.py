@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import PIL.Image
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from support import png, write_lines
 from trl.data_utils import prepare_multimodal_messages
 
@@ -314,6 +314,35 @@ def test_rows_go_into_trl(folder):
     assert content[2]["text"] == "Which is red?"
     content = prepare_multimodal_messages(text_only["prompt"], images=text_only["images"])[0]["content"]
     assert content == [{"type": "text", "text": "三加四等于几？"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "read"),
+    [
+        (ClassLabel(names=["no", "yes"]), 1, "yes"),
+        (List(ClassLabel(names=["cat", "dog"])), [1, 0], ["dog", "cat"]),
+        (Value("float16"), 0.3, "0.3"),  # 0.300048828125 with all digits of its 16 bits
+        (Value("float32"), 0.1, "0.1"),
+        (Value("float32"), 16777216.0, "16777216"),
+        (List(Value("float32")), [0.1, 2.5], ["0.1", "2.5"]),
+        (Value("float64"), 0.1 + 0.2, "0.30000000000000004"),
+    ],
+)
+def test_an_answer_is_what_its_column_s_type_says(kind, stored, read, tmp_path):
+    rows = {"prompt": ["p"], "label": [stored], "category": [stored]}
+    columns = {"answer": "label", **({"category": None} if isinstance(kind, List) else {})}
+    source = Dataset.from_dict(rows, features=Features({"prompt": Value("string"), "label": kind, "category": kind}))
+    source.to_parquet(tmp_path / "r.parquet")  # which keeps the types
+    for each in (source, tmp_path / "r.parquet"):
+        (row,) = load_rows(each, columns=columns, on_error="raise").dataset
+        assert (row["answer"], row["category"]) == (read, None if isinstance(kind, List) else read)
+
+
+def test_a_label_that_is_not_known_is_no_answer():
+    features = Features({"prompt": Value("string"), "answer": ClassLabel(names=["no", "yes"])})
+    rows = load_rows(Dataset.from_dict({"prompt": ["p", "q"], "answer": [-1, 0]}, features=features))
+    assert rows.dataset["answer"][:] == ["no"]
+    assert [(problem.row, problem.reason) for problem in rows.problems] == [(0, "empty answer")]
 
 
 def test_lines_that_are_no_rows(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset, Features, Image, List
 from every_trainer import REFLECTION, TRAINERS, make, rows_of, saved_base
-from picture_kinds import make_pictures
+from picture_kinds import make_frames, make_pictures
 from support import adapo_trainer, full_but, load, prepared_batch, sft_trainer
 
 from trl_mmreason.data import load_rows
@@ -36,6 +36,31 @@ def test_every_form_of_a_picture_gives_the_same_pixels(tmp_path):
             assert (picture.mode, picture.size) == ("RGB", (2, 1)), name
             assert [picture.getpixel((x, 0)) for x in range(2)] == expected, name
         assert plain_picture(opened[0]) is opened[0]
+
+
+def test_of_several_frames_the_one_that_is_meant_must_be_copied(tmp_path):
+    for name in make_frames(tmp_path):
+        path = tmp_path / name
+        url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+        opened = PIL.Image.open(path)
+        stored = Dataset.from_dict({"images": [[str(path)]]}, features=Features({"images": List(Image())}))
+        for form in (path, path.read_bytes(), {"bytes": None, "path": str(path)}, opened, stored[0]["images"][0]):
+            with pytest.raises(ValueError, match="it has 2 frames or pages"):
+                pictures_of({"images": [form]})
+        with pytest.raises(
+            ValueError, match="Input should be a picture.*2 frames" if "tif" not in name else "identify"
+        ):
+            picture_of(url)
+        opened.seek(1)
+        (picture,) = pictures_of({"images": [opened.copy()]})
+        assert picture.getpixel((0, 0))[2] > 200  # blue
+
+
+def test_a_picture_whose_file_is_closed_is_read(tmp_path):
+    for name in make_pictures(tmp_path):
+        with PIL.Image.open(tmp_path / name) as picture:
+            picture.load()
+        assert plain_picture(picture).size == (2, 1)
 
 
 @pytest.fixture

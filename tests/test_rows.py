@@ -2,16 +2,18 @@
 
 import base64
 import logging
+import os
 
 import datasets
 import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, load_dataset
-from picture_kinds import make_pictures
+from picture_kinds import make_frames, make_pictures, saved
 from support import png, write_lines
 
 from trl_mmreason.data import DataError, RowProblem, load_rows
+from trl_mmreason.pictures import pictures_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -45,10 +47,41 @@ def test_choices_of_an_arrow_table_keep_the_letters_of_their_row():
     assert load_rows(Dataset.from_list(rows)).dataset["choices"][:] == [{"A": "x"}, {"A": "y", "C": "z"}]
 
 
+def test_choices_that_no_prompt_lists_are_warned_of_once(tmp_path, caplog):
+    hidden = {"prompt": "Which is blue?", "answer": "B", "choices": ["red", "blue"]}  # as ScienceQA stores it
+    listed = ["Which?\n(A) x\n(B) y", "Is it Red or blue?", "Choose from A, B and C in the picture."]
+    rows = [{**hidden, "prompt": prompt} for prompt in listed] + [{"prompt": "p", "answer": "a", "choices": None}]
+    load_rows(write_lines(tmp_path / "listed.jsonl", rows))
+    assert not caplog.records
+    file = write_lines(tmp_path / "r.jsonl", [*rows, hidden, {**hidden, "answer": ""}, hidden])
+    for _ in range(2):  # checked, and read again
+        caplog.clear()
+        load_rows(file)
+        (warning,) = [one.getMessage() for one in caplog.records if "list the `choices`" in one.getMessage()]
+        assert "r: 2 of 6 prompts, the first that of 'r-4', do not list the `choices` of their rows" in warning
+
+
 @pytest.mark.parametrize("answer", ["a", "(A)", "A. 0.5", "AB", "1/2", "0.50", "B) two"])
 def test_an_answer_that_names_a_choice_is_read(answer):
     row = {"prompt": "p", "answer": answer, "choices": ["0.5", "two"]}
     assert load_rows(Dataset.from_list([row])).problems == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *({"answer": text} for text in ("[1, 2]", "(0, 3]", "[3, 4)", "[5', 6']", "[x]", "{'a'}", "['a'] or [b]")),
+        {"answer": ["['a', 'b']"]},  # in a list the text is meant, such as what a program prints
+        {"answer": "['a', 'b']", "choices": ["['a', 'b']", "['a']"]},
+        *({"answer": text, "choices": ["C", "A", "B"]} for text in ("(A)", "B. A", "A. C")),
+        {"answer": "A", "choices": ["A", "C"]},
+    ],
+    ids=lambda row: str(row["answer"]),
+)
+def test_lists_and_letters_that_are_answers_are_read(row):
+    loaded = load_rows(Dataset.from_list([{"prompt": "p", **row}]))
+    answer = row["answer"]
+    assert (loaded.problems, loaded.dataset["answer"][:]) == ([], [answer if isinstance(answer, str) else answer[0]])
 
 
 # ---- values that are bad ----
@@ -56,6 +89,7 @@ def test_an_answer_that_names_a_choice_is_read(answer):
 GOOD = {"prompt": "p", "images": [], "answer": "a", "choices": None, "id": "good", "category": None}
 AB = {"A": "x", "B": "y"}
 PARTS = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "p"}]}]
+TURN = [{"role": "user", "content": "p"}]
 BAD = [
     (
         "images",
@@ -77,12 +111,18 @@ BAD = [
     ("images", [{"url": "a.png", "path": None}], "wrong type", "a dictionary with the keys ['path', 'url']"),
     ("images", ["file:///a.png"], "picture is a link", "write the path without file://"),
     ("images", ["bomb.png"], "unreadable picture", "; shrink it"),
+    ("images", ["empty.png"], "unreadable picture", "empty.png cannot be decoded"),
+    ("images", [None, "whole.png"], "missing picture", "the row has no picture 1 of 2 (it is None)"),
+    ("images", ["whole.png", ""], "missing picture", "no picture 2 of 2 (it is ''); put it there"),
     ("answer", "<image>3", "picture in the answer", "models here answer in text"),
     ("answer", "  ", "empty answer", "the answer is '  '; give a string"),
     ("answer", [], "empty answer", "the answer is []"),
     ("answer", None, "empty answer", "the answer is None"),
     ("answer", r"\frac{1}{", "unusable answer", "cannot be graded: its braces are not balanced"),
     ("answer", "1/0", "unusable answer", "cannot be graded: its value is undefined"),
+    ("answer", "['pony tail', 'bun']", "list written as text", "the text \"['pony tail', 'bun']\"; give a list itself"),
+    ("answer", '["10", 20]', "list written as text", "; or a list of this text alone"),
+    ("answer", """[1,\n "it's"\n 'b']""", "list written as text", "give a list itself"),
     ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),
@@ -104,6 +144,16 @@ BAD = [
     ("prompt", [{"role": "user", "content": [{"type": "video"}]}], "wrong message", "a string, or parts of text"),
     ("prompt", PARTS, "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
     ("prompt", "Is <image> red?", "misplaced <image>", "TRL puts all pictures before the first user message"),
+    *(
+        ("prompt", f"{mark}\nRed?", "prompt in a chat template", f"the prompt begins with {mark.strip()!r}, so that it")
+        for mark in (" <|im_start|>", "<s>[INST]", "<bos><start_of_turn>", "<|start_header_id|>", "<|user|>")
+    ),
+    (
+        "prompt",
+        [{"role": "system", "content": "<|im_start|>"}, *TURN],
+        "prompt in a chat template",
+        "would be put into",
+    ),
     ("prompt", "<image> Red?", "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
     ("category", ["geo"], "wrong type", "got ['geo'] (list); expected a string"),
     ("id", {"n": 1}, "wrong type", "got {'n': 1} (dict); expected a string"),
@@ -123,6 +173,7 @@ def bad_pictures(tmp_path):
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     PIL.Image.new("F", (2, 2)).save(tmp_path / "depth.tiff")
     PIL.Image.new("1", (20_000, 10_000)).save(tmp_path / "bomb.png")
+    (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "long.png").write_bytes(png(size=(201, 1)))
     return tmp_path
 
@@ -146,11 +197,44 @@ def test_a_bad_value_costs_its_row_only(bad_pictures, caplog, column, value, rea
 
 
 @pytest.mark.parametrize(
+    ("images", "reason"),
+    [
+        ([b""], "unreadable picture"),  # such as a download that failed
+        ([{"bytes": b"", "path": None}], "unreadable picture"),
+        ([png(), b""], "unreadable picture"),
+        ([png(), None], "missing picture"),
+        ([{"bytes": png(), "path": None}, {"bytes": None, "path": None}], "missing picture"),
+    ],
+)
+def test_a_picture_without_bytes_costs_its_row(images, reason):
+    rows = [{"prompt": "p", "images": value, "answer": "a"} for value in (images, [])]
+    loaded = load_rows(Dataset.from_list(rows))
+    assert [(one.row, one.column, one.reason) for one in loaded.problems] == [(0, "images", reason)]
+    with pytest.raises((ValueError, OSError)):
+        pictures_of(rows[0])
+
+
+def test_empty_bytes_beside_a_path_are_no_picture_of_their_own(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(size=(4, 3)))
+    file = tmp_path / "r.parquet"
+    Dataset.from_list([{"prompt": "p", "images": [{"bytes": b"", "path": "a.png"}], "answer": "a"}]).to_parquet(file)
+    assert load_rows(file).dataset[0]["images"][0].size == (4, 3)
+    (tmp_path / "a.png").write_bytes(png(size=(5, 3)))
+    os.utime(tmp_path / "a.png", (1, 1))
+    assert load_rows(file).dataset[0]["images"][0].size == (5, 3)  # its file belongs to the key of the kept rows
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(DataError, match="missing picture file"):
+        load_rows(file)
+
+
+@pytest.mark.parametrize(
     ("changes", "reason", "column"),
     [
         ({"answer": "C", "choices": AB}, "letter not among the choices", "answer"),
         ({"answer": "z", "choices": AB}, "answer not among the choices", "answer"),
         ({"answer": "0", "choices": AB}, "answer not among the choices", "answer"),
+        ({"answer": "A", "choices": ["C", "A", "B"]}, "letter and text of two choices", "answer"),
+        ({"answer": ["(A)", "B"], "choices": ["B", "A"]}, "letter and text of two choices", "answer"),
         ({"answer": 1, "choices": AB}, "answer is a number", "answer"),  # an index? from 0 or from 1?
         (
             {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]},
@@ -193,6 +277,17 @@ def test_pictures_reach_the_trainer_in_rgb(tmp_path):
         assert [picture.getpixel((x, 0)) for x in range(2)] == expected[row["id"]], row["id"]
 
 
+def test_a_picture_of_several_frames_costs_its_row_and_a_photograph_with_a_preview_does_not(tmp_path):
+    names = make_frames(tmp_path)
+    first, second = PIL.Image.new("RGB", (2, 2), "red"), PIL.Image.new("RGB", (2, 2), "blue")
+    saved(first, tmp_path / "camera.mpo", save_all=True, append_images=[second])
+    rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in [*names, "camera.mpo"]]
+    loaded = load_rows(write_lines(tmp_path / "r.jsonl", rows))
+    assert loaded.dataset["id"][:] == ["camera.mpo"]
+    assert [(one.id, one.reason) for one in loaded.problems] == [(name, "several frames") for name in names]
+    assert all("it has 2 frames or pages, of which" in one.message for one in loaded.problems)
+
+
 def test_only_pictures_that_must_change_are_stored_anew(tmp_path):
     names = list(make_pictures(tmp_path))
     rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in names]
@@ -200,5 +295,5 @@ def test_only_pictures_that_must_change_are_stored_anew(tmp_path):
     stored = dataset.cast_column("images", datasets.List(datasets.Image(decode=False)))
     changed = {row["id"] for row in stored if row["images"][0]["bytes"] is not None}
     assert changed == {
-        "rgba.png", "rgba.webp", "frames.gif", "palette-transparent.png", "palette.gif", "grey-alpha.png", "deep.png"
+        "rgba.png", "rgba.webp", "palette-transparent.png", "palette.gif", "grey-alpha.png", "deep.png"
     }  # fmt: skip

@@ -171,6 +171,12 @@ def test_a_dictionary_of_other_keys_is_no_picture_and_not_none():
         refuse_unseen_media("rows", rows)
 
 
+def test_a_gap_between_pictures_is_refused():
+    rows = Dataset.from_list([{**ROW, "images": [None]}, {**ROW, "images": [None, "there.png"]}])
+    with pytest.raises(ValueError, match=r"rows: row 1 has no picture 1 of 2 \(it is None\)"):
+        refuse_unseen_media("rows", rows)
+
+
 @pytest.mark.parametrize("text", ["What does <img src='a.png'> do?", "The <img> tag?", "|image|<5>", "a[1](b)", "<im>"])
 def test_html_and_mathematics_are_no_marks(text):
     assert load_rows(Dataset.from_list([{**ROW, "prompt": text}])).problems == []

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from peft.utils.other import TrainableTokensWrapper
 from transformers import AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -161,6 +161,11 @@ def check_rows(
         if isinstance(dataset, Dataset):
             refuse_unseen_media(f"{name}: {role}", dataset)
         if "answer" in columns and isinstance(dataset, Dataset):
+            if isinstance(dataset.features["answer"], ClassLabel):
+                raise ValueError(
+                    f"{name}: the answers of {role} are numbers of classes (ClassLabel), which no model says. Fix: "
+                    "load_rows, which reads the names of the classes."
+                )
             answers = dataset.select_columns("answer")["answer"]  # without decoding pictures
             if all(answer in (None, "") for answer in answers):
                 raise ValueError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -141,7 +142,8 @@ def load_rows(
     root = table.image_root if image_root is None else Path(image_root)
     if "images" in (columns or {}):  # which pictures the model sees has been decided; `None`: no media at all
         left_out = [column for column in left_out if "images" in source_columns and is_media_column(column)]
-    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out))
+    features = {} if table.is_json else {column: raw.features[column] for column in source_columns.values()}
+    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out), features)
     checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
     return _sort_out(checked, positions, [*NAMES, *keep_columns], table.name, on_error)
 
@@ -251,7 +253,33 @@ def _sort_out(
         reasons = ", ".join(f"{count} × {reason}" for reason, count in counts)
         logger.warning("%s and were left out (%s):\n%s", summary, reasons, list_first(problems, 5))
     dataset = with_plain_answers(checked).select_columns(names)
-    return LoadedRows(dataset.select(good) if problems else dataset, problems)
+    usable = dataset.select(good) if problems else dataset
+    _warn_of_unlisted_choices(usable, source_name)
+    return LoadedRows(usable, problems)
+
+
+def _warn_of_unlisted_choices(dataset: Dataset, source_name: str) -> None:
+    """Warn once of questions whose prompt has neither all letters of their choices nor all texts."""
+    if dataset.data["choices"].null_count == len(dataset.data):
+        return
+    rows = dataset.select_columns(["prompt", "choices", "id"]).iter(1000)
+    cells = (cell for batch in rows for cell in zip(batch["prompt"], batch["choices"], batch["id"], strict=True))
+    unlisted = [id_ for prompt, choices, id_ in cells if choices and not _lists_choices(prompt, choices)]
+    if unlisted:
+        logger.warning(
+            "%s: %d of %d prompts, the first that of %r, do not list the `choices` of their rows, and nothing else "
+            "does. Fix: write letters and texts into the prompt, unless they are in the picture.",
+            source_name,
+            len(unlisted),
+            len(dataset),
+            unlisted[0],
+        )
+
+
+def _lists_choices(prompt: Sequence[Mapping[str, str]], choices: Mapping[str, str]) -> bool:
+    text = " ".join(message["content"] for message in prompt)
+    letters = set(re.findall(r"\b[A-Z]\b", text))
+    return letters >= choices.keys() or all(one.casefold() in text.casefold() for one in choices.values())
 
 
 def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -> tuple[list[RowProblem], str]:

@@ -32,14 +32,17 @@ _MAX_SIDE_PIXELS = 768  # larger pictures are shrunk, or a few hundred photograp
 _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these hold as JPEG what a reader sees
 
 
+class SeveralFrames(ValueError):
+    """A picture moves, or has pages, of which models would see one."""
+
+
 def plain_picture(image: Image.Image) -> Image.Image:
     """Return a picture as models see it: upright, in RGB, transparent parts white; itself if it is so already.
 
     Training, every engine and `load_rows` use this one function, so that a picture is the same wherever it comes from.
-    Of several frames it takes the current one, which is the first of a file just opened.
 
     Raises:
-        DECODING_ERRORS: it cannot be read, or has pixels of 32 bits.
+        DECODING_ERRORS: it cannot be read, has pixels of 32 bits, or is a file of several frames.
     """
     upright = _upright(image)
     if upright.mode == "RGB" and not upright.has_transparency_data:
@@ -80,8 +83,11 @@ def pictures_of(row: Mapping[str, Any]) -> list[Any]:
 
     Raises:
         FileNotFoundError: one is the path of a file that does not exist.
-        DECODING_ERRORS: one cannot be read.
+        DECODING_ERRORS: one cannot be read, or is missing among others.
     """
+    for column in PICTURE_COLUMNS:
+        if problem := gap_problem(row.get(column)):
+            raise ValueError(f"The column {column!r} of a row has {problem}.")
     return [open_picture(picture) for picture in stored_pictures(row)]
 
 
@@ -96,12 +102,24 @@ def present_pictures(value: Any) -> list[Any]:
     return [one for one in values if not _is_no_picture(one)]
 
 
+def gap_problem(value: Any) -> str | None:
+    """Which picture of a list is missing while others are there; `None` where all are, or none is."""
+    values = value if isinstance(value, list | tuple) else [value]
+    missing = [place for place, one in enumerate(values) if _is_no_picture(one)]
+    if not missing or len(missing) == len(values):
+        return None
+    return (
+        f"no picture {missing[0] + 1} of {len(values)} (it is {values[missing[0]]!r}); put it there, or take its place "
+        "out of the list"
+    )
+
+
 def _is_no_picture(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(map(_is_no_picture, value.values()))
     return (
         value is None
-        or (isinstance(value, str | bytes) and not value)
+        or (isinstance(value, str) and not value)  # no bytes are a file that is empty
         or (isinstance(value, float) and math.isnan(value))
     )
 
@@ -110,12 +128,12 @@ def _recorded(record: Mapping[str, Any]) -> Any:
     """The bytes or the path of a picture's record."""
     if problem := record_problem(record):
         raise TypeError(f"A picture is {problem}.")
-    return record.get("bytes") or record.get("path")
+    return record.get("bytes") or record.get("path") or b""
 
 
 def record_problem(value: Any) -> str | None:
     """Why a dictionary is no picture: it holds something, but neither bytes nor a path. `None` for anything else."""
-    if not isinstance(value, Mapping) or value.get("bytes") or value.get("path"):
+    if not isinstance(value, Mapping) or value.get("bytes") is not None or value.get("path"):
         return None
     return f'a dictionary with the keys {sorted(map(str, value))}; expected "bytes" or "path" among them'
 
@@ -165,6 +183,25 @@ def decode(source: str | os.PathLike | bytes) -> Image.Image:
         return _upright(image)
 
 
+def refuse_frames(image: Image.Image) -> None:
+    """Refuse an animated picture, or a document of several pages, of which no frame has been copied.
+
+    A photograph with previews (MPO), or with layers below the whole (PSD), is one picture.
+
+    Raises:
+        SeveralFrames: it is one.
+    """
+    try:
+        frames = image.n_frames if getattr(image, "is_animated", False) else 1  # type: ignore[attr-defined]
+    except ValueError:  # its file is closed, and the frame that was loaded is all that is left
+        return
+    if frames > 1 and image.format not in ("MPO", "PSD"):
+        raise SeveralFrames(
+            f"it has {frames} frames or pages, of which models would see one; save "
+            "the one that is meant, or several as pictures of their own (of a PIL picture: seek(…), then copy())"
+        )
+
+
 def repaired_picture(picture: Image.Image) -> Image.Image | None:
     """Return an RGB picture where `picture.convert("RGB")` would be wrong, otherwise None.
 
@@ -186,6 +223,7 @@ def repaired_picture(picture: Image.Image) -> Image.Image | None:
 
 def _upright(image: Image.Image) -> Image.Image:
     """Turn a picture as its EXIF says, and take the orientation out of it; itself if there is nothing to turn."""
+    refuse_frames(image)
     if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
         return image
     return ImageOps.exif_transpose(image)

@@ -83,7 +83,11 @@ def _paths_in(array: pa.Array, is_picture: bool) -> Iterator[str]:
         yield from _paths_in(array.flatten(), is_picture)
     elif pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}:
         paths = pc.struct_field(array, "path")
-        yield from paths.filter(pc.is_null(pc.struct_field(array, "bytes"))).drop_null().to_pylist()
+        stored = pc.struct_field(array, "bytes")
+        is_absent = pc.is_null(stored)
+        if pa.types.is_binary(stored.type) or pa.types.is_large_binary(stored.type):
+            is_absent = pc.fill_null(pc.equal(stored, b""), True)
+        yield from paths.filter(is_absent).drop_null().to_pylist()
     elif pa.types.is_struct(kind):
         for field in kind:
             yield from _paths_in(pc.struct_field(array, field.name), field.name == "image")

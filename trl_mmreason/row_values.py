@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
+from datasets import ClassLabel, LargeList, List, Value
 
 from .grading.choices import chosen
 from .grading.decide import gold_problem
@@ -18,12 +20,24 @@ from .grading.equivalence import same_answer
 from .grading.extraction import read_gold
 from .grading.notation import NeedsAlgebra, Refused
 from .messages import PLACEHOLDER
-from .pictures import DECODING_ERRORS, decode, picture_file, present_pictures, record_problem, repaired_picture
+from .pictures import (
+    DECODING_ERRORS,
+    SeveralFrames,
+    decode,
+    gap_problem,
+    picture_file,
+    present_pictures,
+    record_problem,
+    repaired_picture,
+)
 
 # The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
 _MAX_ASPECT_RATIO = 200
 _MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small picture in base64 has more
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
+# A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
+_ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
+_WRITTEN_LIST = re.compile(rf"""\[\s*(?=.*["']){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]""", re.DOTALL)
 _IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
 
 
@@ -45,6 +59,24 @@ class RefusedValue(Exception):
         return {"column": column, "reason": self.reason, "message": self.message}
 
 
+def as_declared(value: Any, feature: Any) -> Any:
+    """A value as its column's type means it: a class's number as its name, a short float as its shortest decimal.
+
+    Args:
+        value: as Arrow gives it: a class as its number, a float of 16 or 32 bits with the digits of 64.
+        feature: type of the column; `None` if it has none, as in JSON.
+    """
+    if isinstance(feature, List | LargeList) and isinstance(value, list):
+        return [as_declared(one, feature.feature) for one in value]
+    if isinstance(feature, dict) and isinstance(value, Mapping):
+        return {key: as_declared(one, feature.get(key)) for key, one in value.items()}
+    if isinstance(feature, ClassLabel) and isinstance(value, int):
+        return feature.names[value] if value >= 0 else None  # -1 stands for a label that is not known
+    if isinstance(feature, Value) and feature.dtype in ("float16", "float32") and isinstance(value, float):
+        return float(str(np.dtype(feature.dtype).type(value)))
+    return value
+
+
 def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer: bool = False) -> list[str]:
     """Return the acceptable answers, at least one.
 
@@ -62,6 +94,13 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
     answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
         raise RefusedValue("empty answer", f"the answer is {show(value)}; give a string or a list of strings")
+    texts = choices.values() if choices else ()
+    if isinstance(value, str) and _WRITTEN_LIST.fullmatch(answers[0]) and answers[0] not in texts:
+        raise RefusedValue(
+            "list written as text",
+            f"the answer is the text {show(answers[0])}; give a list itself, as JSON and parquet hold it, of which "
+            "every string is a right answer; or a list of this text alone, if that is the answer",
+        )
     for answer in answers:
         if PLACEHOLDER in answer:
             raise RefusedValue(
@@ -78,18 +117,30 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
             "answer is a number", f"the answer is the number {value} although there are choices; give letter or text"
         )
     for answer in answers:
-        letter = _LONE_LETTER.fullmatch(answer)
-        if letter and letter[1] not in choices and answer not in choices.values():
-            raise RefusedValue(
-                "letter not among the choices",
-                f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
-            )
-        if not _names_a_choice(read_gold(answer), choices):
-            raise RefusedValue(
-                "answer not among the choices",
-                f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
-            )
+        _check_choice(answer, choices)
     return answers
+
+
+def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
+    """Refuse an answer that is none of the choices, or that could be two of them."""
+    letter = _LONE_LETTER.fullmatch(answer)
+    if letter and letter[1] not in choices and answer not in choices.values():
+        raise RefusedValue(
+            "letter not among the choices",
+            f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
+        )
+    other = next((each for each, text in choices.items() if text == answer and each != answer), None)
+    if answer in choices and other is not None:
+        raise RefusedValue(
+            "letter and text of two choices",
+            f"the answer is {answer!r}, the letter of {choices[answer]!r} and the text of choice {other}; write "
+            f"'({answer})' or '({other})'",
+        )
+    if not _names_a_choice(read_gold(answer), choices):
+        raise RefusedValue(
+            "answer not among the choices",
+            f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
+        )
 
 
 def _names_a_choice(gold: str, choices: Mapping[str, str]) -> bool:
@@ -143,6 +194,8 @@ def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
             of a picture file, or a dictionary with "bytes" or "path".
         image_root: the folder that relative paths start from.
     """
+    if problem := gap_problem(value):
+        raise RefusedValue("missing picture", f"the row has {problem}")
     return [_read_picture(picture, image_root) for picture in present_pictures(value)]
 
 
@@ -161,7 +214,8 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     if problem := record_problem(value):
         raise RefusedValue("wrong type", f'a picture is {problem}: write {{"path": …}}, or the path alone')
     if isinstance(value, Mapping):
-        stored = {"bytes": value.get("bytes"), "path": value.get("path")}
+        path = value.get("path")
+        stored = {"bytes": (value.get("bytes") or None) if path else value.get("bytes"), "path": path}
     elif isinstance(value, bytes):
         stored["bytes"] = value
     elif isinstance(value, str):
@@ -173,8 +227,10 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     else:
         raise wrong_type(value, 'a path, the bytes of a picture file, or {"bytes": …, "path": …}')
     try:
-        picture = decode(stored["bytes"] or stored["path"])
+        picture = decode(stored["path"] if stored["bytes"] is None else stored["bytes"])
         repaired = repaired_picture(picture)
+    except SeveralFrames as error:
+        raise RefusedValue("several frames", f"{where}: {error}") from error
     except DECODING_ERRORS as error:
         fix = "shrink it" if isinstance(error, PIL.Image.DecompressionBombError) else "save it again"
         raise RefusedValue("unreadable picture", f"{where} cannot be decoded ({error}); {fix}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from .messages import PLACEHOLDER, conversation, pictures_inside, split_answer
 from .pictures import present_pictures
 from .row_values import (
     RefusedValue,
+    as_declared,
     naming_column,
     read_answers,
     read_choices,
@@ -41,6 +42,11 @@ MESSAGES = datasets.List({"role": datasets.Value("string"), "content": datasets.
 
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
 _PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
+# How a prompt begins that a chat template has made: ChatML, Llama, Phi and Zephyr, Gemma, Mistral.
+_TEMPLATED = re.compile(
+    r"\s*(<s>|<bos>|<\|begin_of_text\|>)?\s*"
+    r"(<\|im_start\|>|<\|start_header_id\|>|<\|(system|user)\|>|<start_of_turn>|\[INST\])"
+)
 # Columns that Alpaca, ShareGPT and ms-swift put beside a prompt's column, and that belong to the prompt.
 _BESIDE_PROMPT = {
     "messages": ("system",),
@@ -95,6 +101,7 @@ class RowReader:
         source_name: used for the ids of rows that have none of their own.
         system_prompt: put before every prompt as a system message, or None.
         unread: columns that are left out, in which a row is searched for media that its model would not see.
+        features: types of the source's columns; empty for JSON, which has none.
     """
 
     columns: Mapping[str, str]
@@ -102,6 +109,7 @@ class RowReader:
     source_name: str
     system_prompt: str | None = None
     unread: tuple[str, ...] = ()
+    features: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the six columns of the common row, and `problems`: a list of column, reason and message.
@@ -109,7 +117,9 @@ class RowReader:
         A value that was refused is None or empty in the result. `answer` is a list of strings here in any case.
         """
         problems: list[dict[str, str]] = []
-        values = {name: row.get(column) for name, column in self.columns.items()}
+        values = {
+            name: as_declared(row.get(column), self.features.get(column)) for name, column in self.columns.items()
+        }
         inside = pictures_inside(values.get("prompt"))
         values["prompt"] = conversation(values.get("prompt"))
         if ends_with_answer := self.columns.get("answer") == self.columns.get("prompt"):
@@ -188,6 +198,12 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     user_message["content"], placeholder_count = _strip_placeholders(user_message["content"])
     if not user_message["content"].strip():
         raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
+    if mark := next(filter(None, (_TEMPLATED.match(message["content"]) for message in messages)), None):
+        raise RefusedValue(
+            "prompt in a chat template",
+            f"the prompt begins with {mark[0].strip()!r}, so that it would be put into a chat template twice; give the "
+            "question alone, or messages",
+        )
     if problem := next(filter(None, (mark_problem(message["content"]) for message in messages)), None):
         raise RefusedValue(problem.reason, f"the prompt has {problem.message}, or write the tag in other words")
     if any(PLACEHOLDER in message["content"] for message in messages):

@@ -21,6 +21,7 @@ from .messages import PLACEHOLDER
 from .pictures import (
     DECODING_ERRORS,
     PICTURE_COLUMNS,
+    gap_problem,
     picture_digest,
     present_pictures,
     record_problem,
@@ -161,6 +162,8 @@ def refuse_unseen_media(name: str, dataset: Dataset) -> None:
             stored = None if rows is dataset else stored_pictures(row)
             if problem := next(filter(None, map(record_problem, stored or ())), None):
                 raise ValueError(f"{name}: a picture of row {number} is {problem}.")
+            if problem := next(filter(None, (gap_problem(row.get(column)) for column in pictures)), None):
+                raise ValueError(f"{name}: row {number} has {problem}.")
             if stored and present_pictures(row.get("images")):
                 unread["image"] = row.get("image")  # of the two trainers read `images`
             unseen = unseen_media(unread, stored, fix=lambda column: _RENAME.format(column))

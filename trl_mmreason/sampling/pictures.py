@@ -9,7 +9,7 @@ from typing import Any
 
 import PIL.Image
 
-from ..pictures import DECODING_ERRORS, picture_file, plain_picture
+from ..pictures import DECODING_ERRORS, picture_file, plain_picture, refuse_frames
 
 MOST_PIXELS = 1 << 25
 """Of all pictures of one prompt: 33 million, a large photograph. A file of a few kilobytes can hold any number of them,
@@ -61,4 +61,5 @@ def _opened(content: bytes, most_pixels: int) -> PIL.Image.Image:
             f"it has {image.width} × {image.height} pixels, expected {most_pixels} at most; scale it down. All "
             f"pictures of a prompt together may have {MOST_PIXELS}"
         )
+    refuse_frames(image)
     return image
