@@ -158,7 +158,7 @@ def result_problems(results: Results) -> list[str]:
         "decided_by_error": "answers could not be compared and count as wrong",
         "decided_by_size": "answers were too long to compare and count as wrong",
         "decided_by_unreadable": "answers have no verdict, as the judge's reply is missing or cannot be read; their "
-        "questions count nowhere",
+        "questions count nowhere (retry with --retry-failed)",
         "decided_by_judge": "verdicts are the judge's",
         "decided_by_tolerance": "answers are right within the benchmark's tolerance",
         "decided_by_text": "answers were compared as strings, as the benchmark does",
