@@ -396,6 +396,8 @@ def failures(capsys, config, given):
         ({"lr_scheduler_kwargs": "{"}, "adapo: AdaPOConfig: lr_scheduler_kwargs={ do not suit lr_scheduler_type="),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "adapo: AdaPOConfig: lr_scheduler_kwargs={} do not suit "),
         ({"max_steps": 2.5}, "adapo: CONFIG: max_steps: 2.5, expected a whole number"),
+        ({"num_generations": 0}, "adapo: AdaPOConfig: num_generations=0, expected 2 or more"),
+        ({"generation_kwargs": "text"}, "adapo: AdaPOConfig: generation_kwargs='text', expected `name: value` pairs"),
         ({"temperature": 0}, "adapo: AdaPOConfig: temperature=0, expected above 0: greedy answers to a question are"),
         (
             {"use_peft": True, "lora_target_modules": ["nothing"]},

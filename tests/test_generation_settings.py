@@ -96,7 +96,12 @@ def test_what_the_configuration_asks_for_is_sampled_with(checkpoints, rows, tmp_
         ({"num_return_sequences": 2}, "generation_kwargs: num_return_sequences=2: the answers to a question are num_g"),
         ({"max_new_tokens": 2}, "generation_kwargs: max_new_tokens=2: .* max_completion_length. Fix: set that."),
         ({"stop_strings": ["7"]}, "generation_kwargs: stop_strings=.* Fix: leave it out, or sample with vLLM"),
-        ({"top_k": 5, "num_return_sequences": 1, "min_p": 0.1}, None),
+        ({"do_sample": False}, "generation_kwargs: do_sample=False: updates assume that answers are sampled .* Fix"),
+        ({"num_beams": 4}, "generation_kwargs: num_beams=4: updates assume that answers are sampled .* Fix"),
+        ("text", "generation_kwargs='text', expected `name: value` pairs"),
+        ("[1]", r"generation_kwargs=\[1\], expected `name: value` pairs"),
+        ('{"num_beams": 4}', "generation_kwargs: num_beams=4: updates assume"),
+        ({"top_k": 5, "num_return_sequences": 1, "min_p": 0.1, "do_sample": True, "num_beams": 1}, None),
     ],
 )
 def test_what_would_be_ignored_or_sampled_otherwise_is_refused(given, message, tmp_path):

@@ -168,9 +168,8 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         if getattr(self.args, "compile_generation", False):
             if not self._rows_can_leave():
                 raise ValueError(
-                    f"{type(self).__name__}: compile_generation=True with ZeRO-3, FSDP2 or beam search, expected whole "
-                    "weights on each process and answers sampled token by token. Fix: leave it False, or sample with "
-                    "vLLM (use_vllm=True)."
+                    f"{type(self).__name__}: compile_generation=True with ZeRO-3 or FSDP2, expected whole weights on "
+                    "each process. Fix: leave it False, or sample with vLLM (use_vllm=True)."
                 )
             self._static = StaticRows()
         prepare_models(self)

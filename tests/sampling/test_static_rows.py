@@ -18,6 +18,7 @@ from torch._dynamo.utils import counters
 from transformers import CompileConfig, DynamicCache, LogitsProcessor, Qwen3NextConfig, Qwen3NextForCausalLM
 from transformers.integrations import sdpa_attention
 
+from trl_mmreason import AdaPOTrainer
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.sampling.generation import collate
 from trl_mmreason.sampling.live_rows import decode_live_rows, ended_rows_leave
@@ -407,7 +408,7 @@ def test_one_way_to_sample_is_chosen(tmp_path, other):
         adapo_config(tmp_path, compile_generation=True, **other)
 
 
-def test_beams_are_not_compiled(checkpoints, rows, tmp_path):
-    settings = {"compile_generation": True, "generation_kwargs": {"num_beams": 2}}
-    with pytest.raises(ValueError, match="AdaPOTrainer: compile_generation=True with ZeRO-3, FSDP2 or beam search"):
-        adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
+def test_a_policy_in_parts_is_not_compiled(checkpoints, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(AdaPOTrainer, "_rows_can_leave", lambda self: False)
+    with pytest.raises(ValueError, match="AdaPOTrainer: compile_generation=True with ZeRO-3 or FSDP2, expected whole"):
+        adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, compile_generation=True)
