@@ -226,6 +226,14 @@ def test_a_judge_that_says_nothing_ends_the_command_and_is_asked_again(tmp_path,
     assert (counts["decided_by_judge"], counts.get("decided_by_unreadable")) == (3, None)
 
 
+@pytest.mark.parametrize("name", [*FILES, "report.html"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_asked(name, own, tmp_path):
+    (tmp_path / "own" / name).mkdir(parents=True)
+    with chat_stub() as server, pytest.raises(SystemExit, match=rf"mmreason evaluate .*{name} is a folder, expected"):
+        evaluate(tmp_path, own, "--model", "policy", "--server", server.url)
+    assert server.bodies == []
+
+
 class Broken(Handler):
     """A policy whose server answers in some way that is no answer, until it is healed."""
 

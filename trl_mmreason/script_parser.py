@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
@@ -21,6 +23,7 @@ from .packages import DEEPSPEED, refuse_missing_packages
 from .recipes import config_file, configs, read_config
 from .resuming import resolve_checkpoint
 from .suggestions import suggestion
+from .unique_json import parse_unique
 from .values import refuse_impossible, wrong_type
 
 _LIBRARIES = ("trl", "transformers", "builtins")
@@ -92,6 +95,9 @@ class ScriptParser(TrlParser):
         try:
             if args and args[0].endswith((".yaml", ".yml")):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
+            for option, value in pairwise(args):
+                if value.startswith("{"):
+                    self._refuse_repeated_names(option, value)
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
                 self.config = args[place]
@@ -123,6 +129,16 @@ class ScriptParser(TrlParser):
         if unknown and not self._takes_unknown:
             raise ValueError(f"there is no {self._nearest(unknown[0].partition('=')[0])}")
         return known, unknown
+
+    @staticmethod
+    def _refuse_repeated_names(option: str, value: str) -> None:
+        """Refuse JSON in which a name comes twice; transformers, which parses most of it, would take the last."""
+        try:
+            parse_unique(value)
+        except json.JSONDecodeError:  # left to those who parse it
+            return
+        except ValueError as error:
+            raise ValueError(f"{option} {value}: {error}") from error
 
     def _refuse_wrong_keys(self, config: Mapping[str, Any], sections: bool) -> None:
         """Refuse a configuration file's keys that are no arguments, and values of another type; argparse reads strings.

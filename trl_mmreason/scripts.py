@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import sys
@@ -52,6 +51,7 @@ from .script_parser import WrongArgument, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 from .system_prompts import parse_optional_text, read_system_prompt
+from .unique_json import parse_unique
 
 logger = logging.getLogger(__name__)
 
@@ -150,10 +150,12 @@ class DataArguments:
             self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
         if isinstance(self.columns, str):
             try:
-                self.columns = json.loads(self.columns)
-            except json.JSONDecodeError as error:
+                self.columns = parse_unique(self.columns)
+            except ValueError as error:
                 expected = '{"prompt": "problem"}'
-                raise ValueError(f"columns={self.columns!r} is not JSON; write it as '{expected}'.") from error
+                raise ValueError(
+                    f"columns={self.columns!r} is not JSON ({error}); write it as '{expected}'."
+                ) from error
 
 
 def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:

@@ -14,6 +14,7 @@ import torch
 from transformers import GenerationConfig, SchedulerType, get_scheduler
 
 from .suggestions import suggestion
+from .unique_json import parse_unique
 
 Rule = tuple[Callable[[Any], bool], str]
 
@@ -164,7 +165,7 @@ def _refuse_generation_kwargs(name: str, given: Any, *, use_vllm: bool) -> None:
     """Refuse what the engine would ignore, and what samples from another distribution than updates assume."""
     if isinstance(given, str):  # JSON, which TRL reads only if it looks like that
         with suppress(ValueError):
-            given = json.loads(given)
+            given = parse_unique(given)
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(
             f"{name}: generation_kwargs={given!r}, expected `name: value` pairs, on the command line as JSON."

@@ -53,6 +53,23 @@ class SavedEvaluation:
     pictures: dict[str, list[PIL.Image.Image]]
 
 
+def refuse_folders(folder: Path, *others: str) -> None:
+    """Refuse an output folder in which a folder has the name of a file to write, before any sampling.
+
+    Args:
+        folder: output folder, which may not exist yet.
+        *others: files beside those of `write_evaluation`.
+
+    Raises:
+        DataError: names it.
+    """
+    for name in (RESULTS, SAMPLES, QUESTIONS, PICTURES, PRINTED, *others):
+        if (folder / name).is_dir():
+            raise DataError(
+                f"{folder / name} is a folder, expected a file or nothing. Fix: move it, or write elsewhere."
+            )
+
+
 def write_evaluation(
     folder: str | Path, samples: Samples, results: Results, record: Mapping[str, Any], pictured: Dataset
 ) -> None:

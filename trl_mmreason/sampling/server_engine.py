@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from .servers import Address, Connection, ServerError, Servers, api_key_of, conn
 __all__ = ["ServerEngine", "ServerError"]
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class ServerEngine:
@@ -103,6 +105,7 @@ class ServerEngine:
             finds_placeholders=not openai_only and "logit_bias" not in self._extra_body,
         )
         self._one_by_one = False
+        self._warned_of: set[str] = set()
 
     def __repr__(self) -> str:
         hosts = [address.host for address in self._addresses]
@@ -161,7 +164,7 @@ class ServerEngine:
     ) -> list[list[Sample] | Failure]:
         async with connect(self._addresses, self._connection) as servers:
             # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
-            calls = _Calls(servers, sampling_params, self._connection.api_key)
+            calls = _Calls(servers, sampling_params, self._connection.api_key, self._warned_of)
             encoded = asyncio.Semaphore(servers.most_calls)
 
             async def answer(request: Request) -> list[Sample] | Failure:
@@ -222,6 +225,7 @@ class _Calls:
     servers: Servers
     sampling_params: SamplingParams
     key: str
+    warned_of: set[str]
 
     async def ask(self, body: Mapping[str, Any], seed: int) -> list[Sample]:
         """Make one call, and return its answers.
@@ -233,7 +237,9 @@ class _Calls:
         fields = {name: value for name, value in {"seed": seed, **body}.items() if value is not None}
         reply, url = await self.servers.post(fields)
         try:
-            return read_reply(reply, self.sampling_params)
+            samples = read_reply(reply, self.sampling_params)
+            self._warn_of_other_model(reply, fields["model"], url)
+            return samples
         except (AttributeError, KeyError, TypeError) as error:
             raise RequestFailed(
                 f"{url} answered {self._shown(reply)}; expected a chat completion. Does the address end in /v1?",
@@ -241,6 +247,15 @@ class _Calls:
             ) from error
         except ValueError as error:
             raise RequestFailed(f"{url}: {error}. It answered {self._shown(reply)}") from error
+
+    def _warn_of_other_model(self, reply: Any, asked: str, url: str) -> None:
+        """Warn once of a model of another name; hosted APIs add a date to the name, or leave its owner out."""
+        answered = reply.get("model")
+        if not isinstance(answered, str) or answered in self.warned_of:
+            return
+        if asked.lower() not in answered.lower() and answered.lower() not in asked.lower():
+            self.warned_of.add(answered)
+            logger.warning("%s was asked for the model %r, and %r answered", url, asked, answered)
 
     def _shown(self, reply: Any) -> str:
         """The beginning of a reply, without the API key, which some servers repeat."""
