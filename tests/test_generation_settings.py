@@ -1,5 +1,7 @@
 """Rollouts are sampled with the trainer's settings; those of the checkpoint's generation_config.json are left out."""
 
+import json
+import shutil
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -7,6 +9,7 @@ from support import ParityGrader, adapo_trainer, load, prepared_batch
 from transformers import GenerationConfig
 
 from trl_mmreason import AdaPOConfig
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 UNLIKELY = list(range(100, 300))
 HOSTILE = {  # transformers' `generate` would take each of them from the checkpoint, and samples otherwise or stops
@@ -125,3 +128,20 @@ def test_one_warning_names_what_is_left_out(checkpoints, rows, tmp_path, caplog)
     assert warning.startswith("AdaPOTrainer: ")
     assert "min_p=0.15, no_repeat_ngram_size=3;" in warning
     assert "generation_kwargs" in warning
+
+
+def test_an_engine_names_what_it_leaves_out(checkpoints, tmp_path, caplog):
+    def warnings_with(**settings):
+        folder = shutil.copytree(checkpoints("qwen2_5_vl"), tmp_path / "model", dirs_exist_ok=True)
+        file = folder / "generation_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+        caplog.clear()
+        TransformersEngine(str(folder))
+        return [message for message in caplog.messages if "generation_config.json" in message]
+
+    assert warnings_with(do_sample=True, temperature=0.7, top_p=0.8, top_k=20) == []
+    (warning,) = warnings_with(repetition_penalty=5.0, suppress_tokens=[300])
+    assert warning.startswith("TransformersEngine: ")
+    assert "suppress_tokens=[300]" in warning
+    assert "repetition_penalty=5.0" in warning
+    assert warning.endswith("answers are sampled without.")
