@@ -425,6 +425,16 @@ def test_prompts_that_fit_are_said_to(tmp_path, capsys):
     assert "ok    training: of 16 prompts 0 are longer than max_prompt_length=40; the longest has 33 tokens." in lines
 
 
+def test_a_file_that_several_methods_take_is_checked_as_one_of_the_method_that_is_named(tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({**TRAINABLE, "max_prompt_length": 40}))
+    _, lines = doctor(capsys, "--config", config)
+    assert any(re.search(r"that adapo takes; .*\bgrpo\b.* would, too: --method names one\.$", line) for line in lines)
+    _, lines = doctor(capsys, "--config", config, "--method", "grpo")
+    assert f"ok    {config} is a configuration that grpo takes." in lines
+    assert doctor(capsys, "--method", "grpo")[0].startswith("mmreason doctor: --method has no effect without --config")
+
+
 def staged(**given):
     """A configuration of Chain-of-Step with two stages."""
     top = {key: TRAINABLE[key] for key in ("model_name_or_path", "dataset_name", "output_dir")}
