@@ -105,6 +105,8 @@ class Handler(BaseHTTPRequestHandler):
             "thoughts": {"message": {"content": None, "reasoning_content": "hm"}},
             "silent": {"message": {"content": None}},
             "long": {"finish_reason": "length"},
+            "parts": {"message": {"content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]}},
+            "thinking": {"message": {"content": [{"type": "thinking", "thinking": []}]}},
             "trimmed": {"stop_reason": "</step>"},
             "scored": {"logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.25}]}, "token_ids": [5, 6]},
         }.get(text, {})

@@ -133,6 +133,10 @@ MISREAD = [
         "argument --teacher-server: expected an address such as http://127.0.0.1:8000/v1, got 'localhost/v1'",
     ),
     (f"{REFLECT} --columns answer=solution", "argument --columns: expected a JSON object, got 'answer=solution'"),
+    (
+        f"""{REFLECT} --columns '{{"answer": "a", "answer": "id"}}'""",
+        """argument --columns: expected a JSON object, got '{"answer": "a", "answer": "id"}' (`answer` comes twice)""",
+    ),
     ("serve-prm model --dtype float12", "choose from 'auto', 'float32', 'bfloat16', 'float16'"),
     ("serve-prm model --port 70000", "argument --port: expected a port from 0 to 65535, got '70000'"),
     ("server", "invalid choice: 'server'"),

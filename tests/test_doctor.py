@@ -396,6 +396,8 @@ def failures(capsys, config, given):
         ({"lr_scheduler_kwargs": "{"}, "adapo: AdaPOConfig: lr_scheduler_kwargs={ do not suit lr_scheduler_type="),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "adapo: AdaPOConfig: lr_scheduler_kwargs={} do not suit "),
         ({"max_steps": 2.5}, "adapo: CONFIG: max_steps: 2.5, expected a whole number"),
+        ({"num_generations": 0}, "adapo: AdaPOConfig: num_generations=0, expected 2 or more"),
+        ({"generation_kwargs": "text"}, "adapo: AdaPOConfig: generation_kwargs='text', expected `name: value` pairs"),
         ({"temperature": 0}, "adapo: AdaPOConfig: temperature=0, expected above 0: greedy answers to a question are"),
         (
             {"use_peft": True, "lora_target_modules": ["nothing"]},
@@ -421,6 +423,16 @@ def test_prompts_that_fit_are_said_to(tmp_path, capsys):
     config.write_text(json.dumps({**TRAINABLE, "max_prompt_length": 40}))
     _, lines = doctor(capsys, "--config", config)
     assert "ok    training: of 16 prompts 0 are longer than max_prompt_length=40; the longest has 33 tokens." in lines
+
+
+def test_a_file_that_several_methods_take_is_checked_as_one_of_the_method_that_is_named(tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({**TRAINABLE, "max_prompt_length": 40}))
+    _, lines = doctor(capsys, "--config", config)
+    assert any(re.search(r"that adapo takes; .*\bgrpo\b.* would, too: --method names one\.$", line) for line in lines)
+    _, lines = doctor(capsys, "--config", config, "--method", "grpo")
+    assert f"ok    {config} is a configuration that grpo takes." in lines
+    assert doctor(capsys, "--method", "grpo")[0].startswith("mmreason doctor: --method has no effect without --config")
 
 
 def staged(**given):

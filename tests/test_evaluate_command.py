@@ -129,7 +129,7 @@ class Parties(Handler):
     """A policy that says much and no answer, and a judge that finds none."""
 
     def answer(self, body):
-        self.say("There is a lot to be seen, and I cannot tell." if body["model"] == "policy" else "")
+        self.say("There is a lot to be seen, and I cannot tell." if body["model"] == "policy" else "Extracted answer:")
 
 
 def test_hints_stand_before_the_question_and_reach_the_judge(tmp_path):
@@ -174,26 +174,97 @@ def test_the_rules_may_decide_about_what_the_judge_extracts(given, right, tmp_pa
 
 
 class Undecided(Extracting):
-    """The judge finds an answer, and does not say what it thinks of it."""
+    """The judge finds an answer, and says once what it thinks of it, or never."""
+
+    decided = 1
 
     def answer(self, body):
         if "Judgement:" in str(body["messages"][-1]["content"]):
-            return self.say("I would rather not say.")
+            with self.server.lock:
+                self.server.attempts["judged"] += 1
+                decides = self.server.attempts["judged"] <= self.decided
+            return self.say("Judgement: 1" if decides else "I would rather not say.")
         return super().answer(body)
+
+
+def judged(source, output, server, *given):
+    return evaluate(
+        output, f"mathvista={source}", "--model", "policy", "--server", server.url, "--limit", 3,
+        "--judge", "judge", "--judge-server", server.url, *given,
+    )  # fmt: skip
 
 
 def test_a_judge_that_cannot_be_read_makes_no_answer_wrong(tmp_path, capsys, caplog):
     source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
     with chat_stub(Undecided) as server:
-        folder = evaluate(
-            tmp_path / "out", f"mathvista={source}", "--model", "policy", "--server", server.url, "--limit", 1,
-            "--judge", "judge", "--judge-server", server.url,
-        )  # fmt: skip
-    counts = results_of(folder)["counts"]
-    assert (counts["decided_by_unreadable"], counts["unusable_gold"], counts["no_answer"]) == (1, 0, 0)
-    said = "1 answers have no verdict, as the judge's reply is missing or cannot be read; their questions count nowhere"
-    assert said in capsys.readouterr().out + (folder / "results.txt").read_text()
-    assert any("The judge replied 'I would rather not say.', which cannot be read" in said for said in caplog.messages)
+        folder = judged(source, tmp_path / "out", server)
+        counts = results_of(folder)["counts"]
+        assert (counts["decided_by_unreadable"], counts["decided_by_judge"], counts["no_answer"]) == (2, 1, 0)
+        said = "2 answers have no verdict, as the judge's reply is missing or cannot be read; their questions count"
+        assert said in capsys.readouterr().out + (folder / "results.txt").read_text()
+        assert any(
+            "The judge replied 'I would rather not say.', which cannot be read" in one for one in caplog.messages
+        )
+        asked = len(server.bodies)
+        judged(source, tmp_path / "out", server)
+        assert len(server.bodies) == asked
+        server.attempts["judged"] = 0
+        judged(source, tmp_path / "out", server, "--retry-failed")
+        assert len(server.bodies) == asked + 4  # an extraction and a judgement of two
+    assert results_of(folder)["counts"]["decided_by_judge"] == 2
+
+
+def test_a_judge_that_says_nothing_ends_the_command_and_is_asked_again(tmp_path, monkeypatch):
+    source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
+    with chat_stub(Undecided) as server:
+        monkeypatch.setattr(Undecided, "decided", 0)
+        expected = r"the judge decided about none of 3 answers, .* The first: .*'I would rather not say\.'\. The same"
+        with pytest.raises(SystemExit, match=expected):
+            judged(source, tmp_path / "out", server)
+        assert not (tmp_path / "out" / "mathvista" / "results.json").exists()
+        monkeypatch.setattr(Undecided, "decided", 100)
+        policy = len([body for body in server.bodies if body["model"] == "policy"])
+        counts = results_of(judged(source, tmp_path / "out", server))["counts"]
+        assert len([body for body in server.bodies if body["model"] == "policy"]) == policy
+    assert (counts["decided_by_judge"], counts.get("decided_by_unreadable")) == (3, None)
+
+
+@pytest.mark.parametrize("name", [*FILES, "report.html"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_asked(name, own, tmp_path):
+    (tmp_path / "own" / name).mkdir(parents=True)
+    with chat_stub() as server, pytest.raises(SystemExit, match=rf"mmreason evaluate .*{name} is a folder, expected"):
+        evaluate(tmp_path, own, "--model", "policy", "--server", server.url)
+    assert server.bodies == []
+
+
+class Broken(Handler):
+    """A policy whose server answers in some way that is no answer, until it is healed."""
+
+    replies = ()
+
+    def answer(self, body):
+        return self.reply(*self.replies) if self.replies else self.say(r"It is \boxed{1}.")
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "reason"),
+    [
+        (200, b"<html>log in</html>", "answered with broken JSON"),
+        (200, b'{"choices": [{"mess', "answered with broken JSON"),
+        (200, {"error": {"message": "overloaded"}}, "overloaded"),
+        (200, {"choices": []}, "it holds no answer"),
+        (400, {"error": {"message": "image too large"}}, "HTTP 400 .*image too large"),
+    ],
+)
+def test_where_no_sample_succeeds_the_command_fails_and_asks_again(status, content, reason, own, tmp_path, monkeypatch):
+    with chat_stub(Broken) as server:
+        monkeypatch.setattr(Broken, "replies", (status, content))
+        arguments = [own, "--model", "policy", "--server", server.url, "--limit", 2]
+        with pytest.raises(SystemExit, match=rf"^mmreason evaluate: all 2 samples failed, .* The first: .*{reason}"):
+            evaluate(tmp_path, *arguments)
+        assert not (tmp_path / "own" / "results.json").exists()
+        monkeypatch.setattr(Broken, "replies", ())
+        assert results_of(evaluate(tmp_path, *arguments))["counts"]["failed"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Rollouts are sampled with the trainer's settings; those of the checkpoint's generation_config.json are left out."""
 
+import json
+import shutil
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -7,6 +9,7 @@ from support import ParityGrader, adapo_trainer, load, prepared_batch
 from transformers import GenerationConfig
 
 from trl_mmreason import AdaPOConfig
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 UNLIKELY = list(range(100, 300))
 HOSTILE = {  # transformers' `generate` would take each of them from the checkpoint, and samples otherwise or stops
@@ -96,7 +99,12 @@ def test_what_the_configuration_asks_for_is_sampled_with(checkpoints, rows, tmp_
         ({"num_return_sequences": 2}, "generation_kwargs: num_return_sequences=2: the answers to a question are num_g"),
         ({"max_new_tokens": 2}, "generation_kwargs: max_new_tokens=2: .* max_completion_length. Fix: set that."),
         ({"stop_strings": ["7"]}, "generation_kwargs: stop_strings=.* Fix: leave it out, or sample with vLLM"),
-        ({"top_k": 5, "num_return_sequences": 1, "min_p": 0.1}, None),
+        ({"do_sample": False}, "generation_kwargs: do_sample=False: updates assume that answers are sampled .* Fix"),
+        ({"num_beams": 4}, "generation_kwargs: num_beams=4: updates assume that answers are sampled .* Fix"),
+        ("text", "generation_kwargs='text', expected `name: value` pairs"),
+        ("[1]", r"generation_kwargs=\[1\], expected `name: value` pairs"),
+        ('{"num_beams": 4}', "generation_kwargs: num_beams=4: updates assume"),
+        ({"top_k": 5, "num_return_sequences": 1, "min_p": 0.1, "do_sample": True, "num_beams": 1}, None),
     ],
 )
 def test_what_would_be_ignored_or_sampled_otherwise_is_refused(given, message, tmp_path):
@@ -120,3 +128,20 @@ def test_one_warning_names_what_is_left_out(checkpoints, rows, tmp_path, caplog)
     assert warning.startswith("AdaPOTrainer: ")
     assert "min_p=0.15, no_repeat_ngram_size=3;" in warning
     assert "generation_kwargs" in warning
+
+
+def test_an_engine_names_what_it_leaves_out(checkpoints, tmp_path, caplog):
+    def warnings_with(**settings):
+        folder = shutil.copytree(checkpoints("qwen2_5_vl"), tmp_path / "model", dirs_exist_ok=True)
+        file = folder / "generation_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+        caplog.clear()
+        TransformersEngine(str(folder))
+        return [message for message in caplog.messages if "generation_config.json" in message]
+
+    assert warnings_with(do_sample=True, temperature=0.7, top_p=0.8, top_k=20) == []
+    (warning,) = warnings_with(repetition_penalty=5.0, suppress_tokens=[300])
+    assert warning.startswith("TransformersEngine: ")
+    assert "suppress_tokens=[300]" in warning
+    assert "repetition_penalty=5.0" in warning
+    assert warning.endswith("answers are sampled without.")

@@ -108,7 +108,8 @@ def test_prompts_with_tools_are_left_to_trl(option, checkpoints, rows, prompts, 
 
 def test_beams_search_from_each_row_with_its_pictures(checkpoints, rows, prompts, tmp_path):
     """TRL's path, as beams have rows of their own."""
-    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, generation_kwargs={"num_beams": 2})
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    trainer.generation_config.num_beams = 2  # which the configuration refuses
     found = []
     for way in (GRPOTrainer, type(trainer)):
         torch.manual_seed(0)

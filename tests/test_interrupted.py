@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -422,7 +423,8 @@ def claim(folder, resume=None, overwrite=False, policy="policy", **settings):
     try:
         claim_output_dir(CompletionArguments("rows", overwrite_output_dir=overwrite), config, ModelConfig(policy))
     finally:
-        unlock_folder(folder)
+        with suppress(KeyError):  # it may have been refused before
+            unlock_folder(folder)
 
 
 def test_an_earlier_run_is_overwritten_only_if_that_is_asked_for(copied, tmp_path):
@@ -452,6 +454,33 @@ def test_a_finished_model_alone_is_an_earlier_run_too(copied):
     claim(copied, "auto", max_steps=3)  # as many as it was for: loaded
     with pytest.raises(WrongArgument, match="earlier run \\(its finished model"):
         claim(copied, "auto", max_steps=5)  # there is nothing to resume from
+
+
+@pytest.mark.parametrize("config", ["config.json", "adapter_config.json"])
+def test_a_model_that_no_run_made_is_overwritten_only_if_that_is_asked_for(tmp_path, config):
+    for name in (config, "adapter_model.safetensors" if "adapter" in config else "model-00001-of-00002.safetensors"):
+        (tmp_path / name).write_text("{}")
+    for resume in (None, "auto"):
+        with pytest.raises(WrongArgument, match=r"^output_dir=\S+ holds a model, which this run would overwrite\. Fix"):
+            claim(tmp_path, resume)
+    claim(tmp_path, overwrite=True)
+    claim(tmp_path)  # the run above began in it, and has not saved its model
+
+
+def test_the_policy_is_never_overwritten(copied, tmp_path):
+    last = copied / "checkpoint-3"
+    expected = r"^output_dir=\S+ holds the policy to train, model_name_or_path=\S+, which this run would overwrite\. "
+    for policy, folder, overwrite in ((last, last, False), (last, last, True), (last, copied, True)):
+        with pytest.raises(WrongArgument, match=expected):
+            claim(folder, policy=str(policy), overwrite=overwrite)
+    assert (last / "config.json").exists()
+    claim(tmp_path / "new", policy=str(last))
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"^\S+file/run: nothing can be written there .*Fix: name another output_dir"):
+        claim(tmp_path / "file" / "run")
 
 
 def test_only_incomplete_checkpoints_are_no_reason_not_to_start(copied):

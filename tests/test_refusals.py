@@ -45,6 +45,7 @@ def refused(checkpoints, tmp_path, monkeypatch, capsys):
     ("given", "message"),
     [
         ({"report_to": "wandbb"}, "RolloutConfig: report_to='wandbb', expected none, all or some of azure_ml, "),
+        ({"num_generations": 0}, "RolloutConfig: num_generations=0, expected 2 or more: the answers to a question are"),
         ({"temperature": 0}, "RolloutConfig: temperature=0.0, expected above 0: greedy answers"),
         ({"top_k": -3}, "RolloutConfig: top_k=-3, expected 0 for all tokens, or more."),
         ({"learning_rate": -1}, "RolloutConfig: learning_rate=-1.0, expected 0 or more."),

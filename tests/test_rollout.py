@@ -125,9 +125,8 @@ def completion_logits(trainer, batch):
 
 def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoints, rows, tmp_path):
     """Greedy tokens are the most likely ones of the training pass: positions, pictures and token types are right."""
-    trainer = adapo_trainer(
-        checkpoints(family), tmp_path, rows, filter_truncated=False, generation_kwargs={"do_sample": False}
-    )
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows, filter_truncated=False)
+    trainer.generation_config.do_sample = False  # which the configuration refuses
     batch = prepared_batch(trainer)
     logits = completion_logits(trainer, batch)
     logits[..., trainer.model.config.image_token_id] = -torch.inf  # never generated

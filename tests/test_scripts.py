@@ -95,8 +95,10 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
         DataArguments(dataset_name="x", on_error="stop")
     with pytest.raises(ValueError, match="train_rows=None, eval_rows=0, expected at least 1"):
         DataArguments(dataset_name="x", eval_rows=0)
-    with pytest.raises(ValueError, match="is not JSON; write it as"):
+    with pytest.raises(ValueError, match=r"is not JSON \(Expecting .*\); write it as"):
         DataArguments(dataset_name="x", columns="{'prompt': 'problem'}")
+    with pytest.raises(ValueError, match="is not JSON .`answer` comes twice"):
+        DataArguments(dataset_name="x", columns='{"answer": "answer", "answer": "id"}')
     assert DataArguments(dataset_name="x", eval_dataset_name="null").eval_dataset_name is None
 
 

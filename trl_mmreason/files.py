@@ -160,14 +160,18 @@ def lock_folder(folder: str | Path) -> bool:
 
     Raises:
         FolderInUse: another process holds it; names the process.
+        OSError: nothing can be written there.
     """
     path = Path(folder).resolve() / LOCK
     if path in _held or os.name != "posix":
         return False
     import fcntl
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"{folder}: nothing can be written there ({error}). Fix: name another output_dir.") from error
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError) as error:

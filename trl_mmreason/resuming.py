@@ -273,6 +273,16 @@ def left_by_a_run(output_dir: str | Path) -> Iterator[Path]:
         yield folder / TRAINER_STATE_NAME
 
 
+def holds_model(folder: Path) -> bool:
+    """Whether a model, or an adapter, is in the folder itself, and no run of ours finished it.
+
+    Weights without `config.json` are no model: they were being written when a run ended.
+    """
+    has_config = any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    has_weights = any(folder.glob(pattern) for pattern in _WEIGHTS)
+    return has_config and has_weights and not (folder / TRAINER_STATE_NAME).exists()
+
+
 def finished_state(args: TrainingArguments) -> TrainerState | None:
     """The final state of the finished run in the output folder, if it had as many steps or epochs as `args` ask for.
 

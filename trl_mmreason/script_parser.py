@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
@@ -22,6 +24,7 @@ from .recipes import config_file, configs, read_config
 from .resuming import resolve_checkpoint
 from .sections import StagedArguments, WrongArgument, setting_faults, values_of, without_gpu
 from .suggestions import suggestion
+from .unique_json import parse_unique
 from .values import refuse_impossible
 
 _LIBRARIES = ("trl", "transformers", "builtins")
@@ -87,6 +90,9 @@ class ScriptParser(TrlParser):
         try:
             if args and args[0].endswith((".yaml", ".yml")):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
+            for option, value in pairwise(args):
+                if value.startswith("{"):
+                    self._refuse_repeated_names(option, value)
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
                 self.config = args[place]
@@ -140,6 +146,16 @@ class ScriptParser(TrlParser):
         for section, kind in part.configs().items():
             settings = {**part.common, **getattr(part, section)}
             refuse_impossible(section, settings, schedule=kind.lr_scheduler_type)
+
+    @staticmethod
+    def _refuse_repeated_names(option: str, value: str) -> None:
+        """Refuse JSON in which a name comes twice; transformers, which parses most of it, would take the last."""
+        try:
+            parse_unique(value)
+        except json.JSONDecodeError:  # left to those who parse it
+            return
+        except ValueError as error:
+            raise ValueError(f"{option} {value}: {error}") from error
 
     def _refuse_wrong_keys(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration file's keys that are no arguments, and values of another type; argparse reads strings.

@@ -30,7 +30,7 @@ from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .model_card import MINIATURE
 from .refusals import REFUSALS, hub_errors, refusal
-from .resuming import NoCheckpoint, finished_state, left_by_a_run, resolve_checkpoint
+from .resuming import NoCheckpoint, finished_state, holds_model, left_by_a_run, resolve_checkpoint
 from .rows import DataError
 from .sampling.store import SettingsChanged, Store, StoreError
 from .script_parser import ScriptParser, named_policy
@@ -236,11 +236,11 @@ def refuse_adapter(name: str) -> None:
 def claim_output_dir(
     data_args: DataArguments | CompletionArguments, training_args: TrainingArguments, model_args: ModelConfig
 ) -> None:
-    """Keep other runs out of the output folder until this process ends, and refuse to overwrite an earlier run in it.
+    """Keep other runs out of the output folder until this process ends, and refuse to overwrite what is in it.
 
     Raises:
         FolderInUse: another run is writing into it.
-        WrongArgument: it holds an earlier run that was to be neither resumed nor overwritten.
+        WrongArgument: it holds an earlier run or a model that was to be neither resumed nor overwritten, or the policy.
         SettingsChanged: the run to resume had another policy, other rows or another learning rate.
         NoCheckpoint: see `resolve_checkpoint`.
     """
@@ -248,6 +248,7 @@ def claim_output_dir(
         return
     folder, resume = Path(training_args.output_dir), training_args.resume_from_checkpoint
     takes_newest = str(resume).lower() in _NEWEST
+    _refuse_to_overwrite_policy(named_policy(model_args), folder, overwrites=data_args.overwrite_output_dir)
     lock_folder(folder)
     checkpoint, _ = resolve_checkpoint(resume, folder)
     left = list(left_by_a_run(folder))
@@ -265,11 +266,28 @@ def claim_output_dir(
                 "Fix: another --output_dir; --resume_from_checkpoint auto resumes from a checkpoint; "
                 "--overwrite_output_dir true deletes what is there"
             )
+    may_write = is_resumed or data_args.overwrite_output_dir or (folder / _SETTINGS).exists()
+    if not may_write and holds_model(folder):
+        raise WrongArgument(
+            f"output_dir={training_args.output_dir} holds a model, which this run would overwrite. Fix: another "
+            "--output_dir; --overwrite_output_dir true if that model may be lost"
+        )
     if not (is_resumed and takes_newest):
         (folder / _SETTINGS).unlink(missing_ok=True)
     given = {**vars(data_args), **training_args.to_dict(), **vars(model_args)}
     with Store(folder / _SETTINGS) as store:
         store.fix_settings("training", {name: given.get(name) for name in _DECIDING})
+
+
+def _refuse_to_overwrite_policy(policy: str, folder: Path, *, overwrites: bool) -> None:
+    """Refuse to train a policy into its own folder, and to delete it with the checkpoints that it is one of."""
+    path = Path(policy).expanduser().resolve()
+    deleted = left_by_a_run(folder.resolve()) if overwrites else ()
+    if path.is_dir() and (path == folder.resolve() or any(path.is_relative_to(each) for each in deleted)):
+        raise WrongArgument(
+            f"output_dir={folder} holds the policy to train, model_name_or_path={policy}, which this run would "
+            "overwrite. Fix: another --output_dir"
+        )
 
 
 def train_and_save(trainer: GRPOTrainer | SFTTrainer) -> None:
@@ -333,7 +351,8 @@ class CompletionArguments:
         eval_dataset_name: rows to measure the loss on, named likewise; `eval_strategy` and `eval_on_start` say when.
             `None` leaves that out.
         eval_split: the split to measure on; a file has only one.
-        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first, or a
+            model; never one that holds the policy to train.
     """
 
     dataset_name: str

@@ -5,7 +5,6 @@ Without TRL and transformers, as the methods' recipes are imported for reports, 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from .files import NoSuchFolder
 from .model_card import MINIATURE
 from .suggestions import suggestion
 from .system_prompts import parse_optional_text, read_system_prompt
+from .unique_json import parse_unique
 
 
 class WrongArgument(ValueError):
@@ -49,7 +49,8 @@ class DataArguments:
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
-        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first, or a
+            model; never one that holds the policy to train.
     """
 
     dataset_name: str
@@ -78,10 +79,12 @@ class DataArguments:
             self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
         if isinstance(self.columns, str):
             try:
-                self.columns = json.loads(self.columns)
-            except json.JSONDecodeError as error:
+                self.columns = parse_unique(self.columns)
+            except ValueError as error:
                 expected = '{"prompt": "problem"}'
-                raise ValueError(f"columns={self.columns!r} is not JSON; write it as '{expected}'.") from error
+                raise ValueError(
+                    f"columns={self.columns!r} is not JSON ({error}); write it as '{expected}'."
+                ) from error
 
 
 @documented

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from enum import Enum
 from importlib.util import find_spec
 from types import NoneType, UnionType
@@ -13,6 +14,7 @@ import torch
 from transformers import GenerationConfig, SchedulerType, get_scheduler
 
 from .suggestions import suggestion
+from .unique_json import parse_unique
 
 Rule = tuple[Callable[[Any], bool], str]
 
@@ -34,6 +36,7 @@ _RULES: dict[str, Rule] = {
         lambda value: value > 0,
         "above 0: greedy answers to a question are all the same, and teach nothing",
     ),
+    "num_generations": (lambda value: value >= 2, "2 or more: the answers to a question are compared"),
     "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     "top_k": (lambda value: value >= 0, "0 for all tokens, or more"),
     **dict.fromkeys(("min_p", "top_entropy_quantile"), _SHARE),
@@ -44,13 +47,16 @@ _RULES: dict[str, Rule] = {
 
 _ANSWERS = "the answers to a question are num_generations, and others would go to the wrong questions. Fix: set that"
 _LENGTH = "the token limit of an answer is max_completion_length. Fix: set that"
+_SAMPLED = "updates assume that answers are sampled from the policy. Fix: leave it out"
 _NO_GENERATION_KWARGS = {  # setting → why it is refused
     "temperature": "updates assume the temperature of the configuration. Fix: set temperature",
     **dict.fromkeys(("max_new_tokens", "max_length", "max_tokens"), _LENGTH),
     **dict.fromkeys(("num_return_sequences", "n"), _ANSWERS),
+    **dict.fromkeys(("do_sample", "num_beams", "penalty_alpha"), _SAMPLED),
     "stop_strings": "transformers needs a tokenizer for it, which TRL does not pass. Fix: leave it out, or sample with "
     "vLLM, where it is stop",
 }
+_USUAL = {"num_return_sequences": 1, "n": 1, "do_sample": True, "num_beams": 1}  # what training does anyway
 _TYPES: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -157,7 +163,14 @@ def _refuse_optimizer(name: str, settings: Mapping[str, Any], schedule: str) -> 
 
 def _refuse_generation_kwargs(name: str, given: Any, *, use_vllm: bool) -> None:
     """Refuse what the engine would ignore, and what samples from another distribution than updates assume."""
-    if not given or not isinstance(given, Mapping):  # JSON, which TRL reads
+    if isinstance(given, str):  # JSON, which TRL reads only if it looks like that
+        with suppress(ValueError):
+            given = parse_unique(given)
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(
+            f"{name}: generation_kwargs={given!r}, expected `name: value` pairs, on the command line as JSON."
+        )
+    if not given:
         return
     known, engine = [each for each in vars(GenerationConfig()) if not each.startswith("_")], "GenerationConfig"
     if use_vllm and find_spec("vllm") is None:
@@ -167,8 +180,7 @@ def _refuse_generation_kwargs(name: str, given: Any, *, use_vllm: bool) -> None:
 
         known, engine = list(SamplingParams.__struct_fields__), "vLLM's SamplingParams"
     for setting, value in given.items():
-        is_one = value is None or (value == 1 and _NO_GENERATION_KWARGS.get(setting) == _ANSWERS)
-        if setting in _NO_GENERATION_KWARGS and not is_one:
+        if setting in _NO_GENERATION_KWARGS and value not in (None, _USUAL.get(setting)):
             raise ValueError(f"{name}: generation_kwargs: {setting}={value!r}: {_NO_GENERATION_KWARGS[setting]}.")
         if known and setting not in known:
             near = suggestion(setting, known)

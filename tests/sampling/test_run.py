@@ -172,6 +172,12 @@ def test_failed_units_are_left_alone_until_asked_for(store, caplog):
     assert store.failed(STAGE) == {}
 
 
+def test_where_none_was_done_failed_units_are_tried_again(store):
+    do(store, 2, lambda row, _: Failure("no"), retries=0)
+    assert do(store, 3, lambda row, _: {} if row["number"] else Failure("no")) == Summary(3, 2, 0, 1, 0)
+    assert do(store, 3) == Summary(3, 0, 2, 1, 0)
+
+
 def test_many_failures_are_listed_in_part(store, caplog):
     do(store, 50, lambda row, _: Failure("no"), retries=0)
     assert caplog.text.count("sample 0: no") == 20

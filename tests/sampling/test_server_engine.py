@@ -51,6 +51,7 @@ FAULTS = {
     "leak": r"^HTTP 400 from .*: you sent Bearer <key>$",
     "filtered": r"ended with 'content_filter'; expected stop or length",
     "refused": r"ended with 'I would rather not'",
+    "thinking": r"the answer is neither a string nor parts of text",
     "thoughts": r"start it without a reasoning parser",
 }
 
@@ -183,11 +184,12 @@ def test_transformers_serve_gets_the_settings_that_it_would_take_from_the_checkp
 
 
 def test_answers_are_read_as_they_are_meant(stub):
-    requests = [asked(text) for text in ("trimmed", "long", "silent", "a")]
-    trimmed, long, silent, plain = engine_at(stub).sample(requests, SamplingParams(stop=("</step>",)))
+    requests = [asked(text) for text in ("trimmed", "long", "silent", "parts", "thinking", "a")]
+    trimmed, long, silent, parts, thinking, plain = engine_at(stub).sample(requests, SamplingParams(stop=("</step>",)))
     assert trimmed[0].text.endswith("</step>")
     assert (long[0].finish_reason, plain[0].finish_reason) == ("length", "stop")
-    assert texts(silent) == [""]
+    assert (texts(silent), texts(parts)) == ([""], ["in parts"])
+    assert "the answer is neither a string nor parts of text" in thinking.reason
     assert (plain[0].token_ids, plain[0].logprobs) == (None, None)
 
 
@@ -218,6 +220,24 @@ def test_tokens_are_counted_where_the_server_counts_those_of_one_answer():
         (two,) = engine_at(stub).sample([asked("a", n=2)], SamplingParams())
     assert {sample.text: sample.tokens for (sample,) in one} == expected
     assert [sample.tokens for sample in two] == [None, None]
+
+
+class Named(Handler):
+    """Answers under the name that the user's text is."""
+
+    def answer(self, body):
+        text, _, _ = self.noted(body)
+        choice = {"index": 0, "message": {"content": "7"}, "finish_reason": "stop"}
+        self.reply(200, {"model": text, "choices": [choice]})
+
+
+def test_a_model_of_another_name_is_warned_of_once(caplog):
+    with chat_stub(Named) as stub:
+        engine = ServerEngine("owner/qwen-7b", stub.url, openai_only=True)
+        for name in ("owner/qwen-7b", "qwen-7b", "owner/Qwen-7B-2026-01-01", "llama-70b", "llama-70b"):
+            engine.sample([asked(name)], SamplingParams())
+    (warning,) = [message for message in caplog.messages if "answered" in message]
+    assert re.fullmatch(r"http://\S+/v1 was asked for the model 'owner/qwen-7b', and 'llama-70b' answered", warning)
 
 
 def test_log_probabilities_that_do_not_come_are_missed(stub):

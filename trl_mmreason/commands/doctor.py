@@ -21,6 +21,11 @@ def add(commands: Any) -> None:
         epilog="example: mmreason doctor --config adapo/your_model.yaml --model Qwen/Qwen2.5-VL-3B-Instruct",
     )
     command.add_argument("--config", metavar="FILE", help="configuration of a method, or the name of a shipped recipe")
+    command.add_argument(
+        "--method",
+        choices=tuple(SCRIPTS),
+        help="method of --config; by default that of the file's folder, or the first that takes the file",
+    )
     command.add_argument("--model", metavar="PATH", help="path or Hub id of a model; by default that of --config")
     command.set_defaults(run=_doctor)
 
@@ -29,8 +34,10 @@ def _doctor(arguments: argparse.Namespace) -> None:
     from ..doctor import examine
 
     print(f"ok    trl-mmreason {__version__}, Python {platform.python_version()}")  # noqa: T201 - as below
-    failed = 0
-    for finding in examine(arguments.config, arguments.model, tuple(SCRIPTS)):
+    if arguments.method and not arguments.config:
+        raise SystemExit("mmreason doctor: --method has no effect without --config, whose method it is")
+    methods, failed = (arguments.method,) if arguments.method else tuple(SCRIPTS), 0
+    for finding in examine(arguments.config, arguments.model, methods):
         print(finding, flush=True)  # noqa: T201 - what the command is asked for
         failed += finding.level == "FAIL"
     if failed:

@@ -111,7 +111,7 @@ class _Questions(NamedTuple):
 def _evaluate(arguments: argparse.Namespace) -> None:
     from ..chain_of_step.client import ProcessRewardServerError
     from ..evaluation.evaluation_report import REPORT, evaluate_into
-    from ..evaluation.files import format_overview, format_results
+    from ..evaluation.files import format_overview, format_results, refuse_folders
     from ..sampling.engine import UnsuitableEngine
     from ..sampling.store import SettingsChanged, StoreError
 
@@ -120,6 +120,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     with options.exit_on("evaluate", ValueError):  # of rows, their ids and splits
         loaded = [_load(arguments, benchmark) for benchmark in arguments.benchmarks]  # all, before anything takes time
     _refuse_repeated([questions.name for questions in loaded])
+    for questions in loaded:
+        refuse_folders(Path(arguments.output) / questions.name, REPORT)
     done: dict[str, Any] = {}
     with options.exit_on("evaluate", SettingsChanged, StoreError, UnsuitableEngine, ProcessRewardServerError):
         engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments, system_prompt)

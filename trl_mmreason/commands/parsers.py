@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable
 from typing import Any
+
+from ..unique_json import parse_unique
 
 
 def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
@@ -66,7 +67,7 @@ def share_of_machines(text: str) -> tuple[int, int]:
 def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
-        value = json.loads(text)
+        value = parse_unique(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r} ({error})") from error
     if not isinstance(value, dict):

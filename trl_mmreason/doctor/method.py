@@ -110,7 +110,9 @@ def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | No
     faults = {parser: parser.faults(path, contents) for parser in own or fitting}
     parser = next((each for each, parser_faults in faults.items() if not parser_faults), next(iter(faults)))
     if not faults[parser]:
-        return parser, [Finding("ok", f"{config} is a configuration that {parser.method} takes.")]
+        taking = [each.method for each, parser_faults in faults.items() if not parser_faults]
+        others = f"; {', '.join(taking[1:])} would, too: --method names one" if len(taking) > 1 else ""
+        return parser, [Finding("ok", f"{config} is a configuration that {parser.method} takes{others}.")]
     return parser, [
         Finding("FAIL", f"{where}: {text}" if where else f"{parser.method}: {text}")
         for text, where in merge_sections((text, where) for where, text in faults[parser])

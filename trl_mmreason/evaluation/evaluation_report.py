@@ -18,7 +18,7 @@ from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 from .benchmarks import Benchmark
 from .curves import training_plots
-from .files import SavedEvaluation, headline, read_evaluation, result_problems, write_evaluation
+from .files import SavedEvaluation, headline, read_evaluation, refuse_folders, result_problems, write_evaluation
 from .metrics import metric_of
 from .provenance import provenance_record
 from .report import (
@@ -75,6 +75,7 @@ def evaluate_into(
         **asking: other arguments of `evaluate`: `n`, `sampling_params`, `grader`, `system_prompt` and `seed`, which are
             recorded, and those of `answer_questions`, such as `batch_size` and `description`.
     """
+    refuse_folders(Path(folder), REPORT)
     with nullcontext() if training else Store(Path(folder) / "answers.sqlite") as store:
         samples = evaluate(rows, engine, store, protocol, **asking)
     results = summarise(samples, benchmark, grader=asking.get("grader"))

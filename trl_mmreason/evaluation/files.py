@@ -53,6 +53,23 @@ class SavedEvaluation:
     pictures: dict[str, list[PIL.Image.Image]]
 
 
+def refuse_folders(folder: Path, *others: str) -> None:
+    """Refuse an output folder in which a folder has the name of a file to write, before any sampling.
+
+    Args:
+        folder: output folder, which may not exist yet.
+        *others: files beside those of `write_evaluation`.
+
+    Raises:
+        DataError: names it.
+    """
+    for name in (RESULTS, SAMPLES, QUESTIONS, PICTURES, PRINTED, *others):
+        if (folder / name).is_dir():
+            raise DataError(
+                f"{folder / name} is a folder, expected a file or nothing. Fix: move it, or write elsewhere."
+            )
+
+
 def write_evaluation(
     folder: str | Path, samples: Samples, results: Results, record: Mapping[str, Any], pictured: Dataset
 ) -> None:
@@ -158,7 +175,7 @@ def result_problems(results: Results) -> list[str]:
         "decided_by_error": "answers could not be compared and count as wrong",
         "decided_by_size": "answers were too long to compare and count as wrong",
         "decided_by_unreadable": "answers have no verdict, as the judge's reply is missing or cannot be read; their "
-        "questions count nowhere",
+        "questions count nowhere (retry with --retry-failed)",
         "decided_by_judge": "verdicts are the judge's",
         "decided_by_tolerance": "answers are right within the benchmark's tolerance",
         "decided_by_text": "answers were compared as strings, as the benchmark does",

@@ -16,7 +16,8 @@ from typing import Any
 from datasets import Dataset
 
 from ..sampling.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
-from ..sampling.engine import Engine, Failure, SamplingParams
+from ..sampling.engine import Engine, Failure, SamplingParams, UnsuitableEngine
+from ..sampling.judging_again import judge_is_silent
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 
@@ -70,6 +71,7 @@ def evaluate(
     Raises:
         ValueError: several greedy samples, which would be all alike.
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
+        UnsuitableEngine: with a store, no sample has an answer, or a judge was asked and no reply of it can be read.
     """
     if n > 1 and not sampling_params.temperature:
         raise ValueError(f"evaluate: n={n} greedy samples are all alike; give a temperature above 0, or n=1.")
@@ -82,9 +84,27 @@ def evaluate(
             rows, engine, store, protocol, stage=ANSWERS, n=n, sampling_params=sampling_params, **asking
         )
         rows_said, samples = answers.rows.to_list(), list(map(list, answers))
+        _refuse_nothing(list(chain.from_iterable(samples)))
     measure = getattr(protocol, "measures", None)
     if measure is not None:
         for sample in chain.from_iterable(samples):
             if not isinstance(sample, Failure):
                 sample["measures"] = measure(sample)
     return Samples(rows_said, n, protocol.turns, samples)
+
+
+def _refuse_nothing(samples: list[dict[str, Any] | Failure]) -> None:
+    """Refuse samples of which none could be drawn, or about which a judge has said nothing that can be read."""
+    done = [sample for sample in samples if not isinstance(sample, Failure)]
+    failed = [sample for sample in samples if isinstance(sample, Failure)]
+    if failed and not done:
+        raise UnsuitableEngine(
+            f"all {len(failed)} samples failed, so that there is nothing to measure. The first: "
+            f"{failed[0].reason.rstrip('.')}. The same command tries them again."
+        )
+    if judge_is_silent(done):
+        unread = [turn for sample in done for turn in sample["turns"] if turn["decided_by"] == "unreadable"]
+        raise UnsuitableEngine(
+            f"the judge decided about none of {len(unread)} answers, which would count nowhere. The first: "
+            f"{unread[0]['reason'].rstrip('.')}. The same command asks it again."
+        )

@@ -35,11 +35,12 @@ from ..grading.version import grader_version
 from ..messages import with_system_message
 from ..unseen_media import refuse_unseen_media
 from .engine import Engine, Failure, SamplingParams
+from .judging_again import judge_again
 from .patience import patient_state, wait_for_all
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, RowSample, Scorer
 from .questions import remember_questions
-from .run import Work, run
+from .run import Work, rank_and_size, run
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)
@@ -150,6 +151,9 @@ def answer_questions(
     if isinstance(rows, Dataset):
         refuse_unseen_media("answer_questions: rows", rows)
     remember_questions(store, stage, rows)
+    store.open_stage(stage, settings)
+    if isinstance(grader, JudgeGrader):
+        _judge_again(answers, grader, running)
     with _grading_meanwhile(answers, grader) as grade_last_batch:
 
         def answer(units: Sequence[RowSample]) -> list[dict[str, Any] | Failure]:
@@ -378,6 +382,23 @@ def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[
     store.open_stage(answers.verdicts, _grading_settings(grader))
     records = [Record(name, 0, "done", verdict) for name, verdict in zip(names, verdicts, strict=True)]
     store.save(answers.verdicts, records)
+
+
+def _judge_again(answers: Answers, grader: JudgeGrader, running: Mapping[str, Any]) -> None:
+    """Let the main process ask a judge again that has given no verdict, or with `retry_failed` none on some answers."""
+    rank, _ = rank_and_size(running.get("rank"), running.get("world_size"))
+    if rank == 0 and answers.verdicts in answers.store.stages():
+        stored = _StoredSamples(answers, answers.rows)
+
+        def grade(places: list[int]) -> list[dict[str, Any]]:
+            kept = [stored[place] for place in places]
+            return grade_payloads([each["row"] for each in kept], kept, grader)
+
+        retry_failed, batch_size = running.get("retry_failed", False), running.get("batch_size", 32)
+        judge_again(
+            answers.store, answers.verdicts, stored["id"], grade, retry_failed=retry_failed, batch_size=batch_size
+        )
+    wait_for_all()
 
 
 def _on_kept(work: Callable[[list[Any], list[Any]], Sequence[dict[str, Any]]]) -> Work:

@@ -185,7 +185,7 @@ def _counted_tokens(reply: Mapping[str, Any]) -> int | None:
 
 def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_tokens: int | None) -> Sample:
     reason, message = choice["finish_reason"], choice["message"]
-    text = message.get("content")
+    text = _text_of(message.get("content"))
     if reason not in ("stop", "length") or message.get("refusal"):
         raise ValueError(f"the answer ended with {message.get('refusal') or reason!r}; expected stop or length")
     if text is None and (message.get("reasoning_content") or message.get("reasoning")):
@@ -197,6 +197,16 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
     return Sample(
         text, reason, choice.get("token_ids"), _logprobs(choice) if sampling_params.logprobs else None, counted_tokens
     )
+
+
+def _text_of(content: Any) -> str | None:
+    """The text of an answer, which some servers send in parts."""
+    if isinstance(content, list):
+        are_text = all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content)
+        content = "".join(part["text"] for part in content) if are_text else content
+    if content is not None and not isinstance(content, str):
+        raise ValueError("the answer is neither a string nor parts of text")
+    return content
 
 
 def _logprobs(choice: Mapping[str, Any]) -> list[float]:

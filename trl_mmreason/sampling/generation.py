@@ -36,6 +36,10 @@ _logger = logging.getLogger(__name__)
 _NO_SAMPLER = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "max_length"}
 _NO_SAMPLER |= {"transformers_version", "_from_model_config"}
 _DEFAULTS = GenerationConfig._get_default_generation_params()
+_IN_ROLLOUTS = (
+    "rollouts leave this out, since updates assume that they are sampled from the policy itself. To sample with it, "
+    "set generation_kwargs in the configuration."
+)
 
 
 @dataclass(frozen=True)
@@ -225,13 +229,16 @@ def own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
         owner.generation_config = saved
 
 
-def warn_of_ignored_settings(name: str, model: PreTrainedModel | PeftModel, own: GenerationConfig) -> None:
-    """Warn of the checkpoint's sampling settings that a trainer, which samples in `own_settings_only`, leaves out.
+def warn_of_ignored_settings(
+    name: str, model: PreTrainedModel | PeftModel, own: GenerationConfig, effect: str = _IN_ROLLOUTS
+) -> None:
+    """Warn of the checkpoint's sampling settings that a party, which samples in `own_settings_only`, leaves out.
 
     Args:
-        name: name of the trainer.
+        name: name of the trainer or engine.
         model: whose `generation_config.json` came with the checkpoint.
-        own: the trainer's settings; what they leave open transformers would take from the checkpoint's.
+        own: the party's settings; what they leave open transformers would take from the checkpoint's.
+        effect: what follows, as the end of a sentence.
     """
     checkpoint = without_adapters(model).generation_config.to_diff_dict()
     ignored = {
@@ -241,10 +248,10 @@ def warn_of_ignored_settings(name: str, model: PreTrainedModel | PeftModel, own:
     }
     if ignored:
         _logger.warning(
-            "%s: the checkpoint's generation_config.json sets %s; rollouts leave this out, since updates assume that "
-            "they are sampled from the policy itself. To sample with it, set generation_kwargs in the configuration.",
+            "%s: the checkpoint's generation_config.json sets %s; %s",
             name,
             ", ".join(f"{setting}={value!r}" for setting, value in ignored.items()),
+            effect,
         )
 
 

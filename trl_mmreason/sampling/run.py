@@ -76,10 +76,11 @@ def run(
     `world_size`-th row with all its samples, so that an engine reads its prompt and pictures once; all may share the
     file.
 
-    A unit for which `work` returns a `Failure` is tried again after all others. If `work` raises, the units of the
-    batch are tried again one by one, and those that raise alone fail. If nothing but exceptions comes for two batches
-    and eight units, or from the whole run, then the engine is gone: the run raises the last one, and the next run tries
-    these units again. KeyboardInterrupt, SystemExit and `UnsuitableEngine` end the run at once.
+    A unit for which `work` returns a `Failure` is tried again after all others, and by the next run if none was done.
+    If `work` raises, the units of the batch are tried again one by one, and those that raise alone fail. If nothing but
+    exceptions comes for two batches and eight units, or from the whole run, then the engine is gone: the run raises the
+    last one, and the next run tries these units again. KeyboardInterrupt, SystemExit and `UnsuitableEngine` end the run
+    at once.
 
     Args:
         store: where results go.
@@ -92,7 +93,7 @@ def run(
         n: units of a row: its samples 0 … n − 1.
         batch_size: units handed to `work` at once.
         retries: number of retries of a unit before it is recorded as failed.
-        retry_failed: whether to try those again that an earlier run recorded as failed.
+        retry_failed: whether to try those again that an earlier run recorded as failed, although others were done.
         rank: rank of this process; by default accelerate's, else the launcher's, else 0.
         world_size: the number of processes, likewise.
         description: beside the progress bar; the stage by default.
@@ -105,7 +106,7 @@ def run(
         raise ValueError(
             f"run: got n={n}, batch_size={batch_size}, retries={retries}; expected n ≥ 1, batch_size ≥ 1, retries ≥ 0"
         )
-    rank, world_size = _place(rank, world_size)
+    rank, world_size = rank_and_size(rank, world_size)
     ids = unique_ids(rows)
 
     def share() -> Iterator[_Task]:
@@ -117,6 +118,7 @@ def run(
     # A byte a unit: there may be many millions, but few of them failed.
     finished = bytearray(store.holds(stage, (task.unit for task in share())))
     failed, failures = store.failed(stage), {}
+    retry_failed |= sum(finished) == sum(task.unit in failed for task in share() if failed)
     for place, task in enumerate(share() if failed else ()):
         if task.unit in failed and retry_failed:
             finished[place] = False
@@ -293,7 +295,7 @@ def unique_ids(rows: Any) -> list[str]:
     return ids
 
 
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def rank_and_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Rank and number of processes: as passed, else from accelerate, else from the launcher."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"run: got rank={rank} and world_size={world_size}; expected both or neither")

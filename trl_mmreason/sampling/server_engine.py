@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -18,6 +19,7 @@ from .servers import Server, Servers
 __all__ = ["ServerEngine", "ServerError"]
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 _REFUSED_FIELDS = "Unexpected fields in the request"  # as `transformers serve` says
 
@@ -107,6 +109,7 @@ class ServerEngine:
         self._finds_placeholders = not openai_only and "logit_bias" not in self._extra_body
         self._one_by_one = False
         self._takes_generation_config = False  # as `transformers serve` does, once it has refused other fields
+        self._warned_of: set[str] = set()
 
     def __repr__(self) -> str:
         hosts = [server.host for server in self._servers]
@@ -167,7 +170,7 @@ class ServerEngine:
             if self._finds_placeholders:
                 await servers.find_placeholders(self.model)
             # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
-            calls = _Calls(servers, sampling_params, self._api_key)
+            calls = _Calls(servers, sampling_params, self._api_key, self._warned_of)
             encoded = asyncio.Semaphore(servers.most_calls)
 
             async def answer(request: Request) -> list[Sample] | Failure:
@@ -255,6 +258,7 @@ class _Calls:
     servers: Servers
     sampling_params: SamplingParams
     key: str
+    warned_of: set[str]
 
     async def ask(self, body: Mapping[str, Any], seed: int) -> list[Sample]:
         """Make one call, and return its answers.
@@ -273,7 +277,9 @@ class _Calls:
                     f"{url} is `transformers serve`, which takes what stands between <think> and </think> out of the "
                     "answers of this model. Fix: `vllm serve`, or the model in this process."
                 )
-            return read_reply(reply, self.sampling_params)
+            samples = read_reply(reply, self.sampling_params)
+            self._warn_of_other_model(reply, fields["model"], url)
+            return samples
         except (AttributeError, KeyError, TypeError) as error:
             raise RequestFailed(
                 f"{url} answered {self._shown(reply)}; expected a chat completion. Does the address end in /v1?",
@@ -281,6 +287,15 @@ class _Calls:
             ) from error
         except ValueError as error:
             raise RequestFailed(f"{url}: {error}. It answered {self._shown(reply)}") from error
+
+    def _warn_of_other_model(self, reply: Any, asked: str, url: str) -> None:
+        """Warn once of a model of another name; hosted APIs add a date to the name, or leave its owner out."""
+        answered = reply.get("model")
+        if not isinstance(answered, str) or answered in self.warned_of:
+            return
+        if asked.lower() not in answered.lower() and answered.lower() not in asked.lower():
+            self.warned_of.add(answered)
+            logger.warning("%s was asked for the model %r, and %r answered", url, asked, answered)
 
     def _shown(self, reply: Any) -> str:
         """The beginning of a reply, without the API key, which some servers repeat."""

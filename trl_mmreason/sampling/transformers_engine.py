@@ -9,11 +9,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedModel, ProcessorMixin
+from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
 from ..parts import placeholder_ids
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .generation import ProcessingClass, Prompt, continuation_of, encode, end_of_turn_ids, generate, tokenizer_of
+from .generation import (
+    ProcessingClass,
+    Prompt,
+    continuation_of,
+    encode,
+    end_of_turn_ids,
+    generate,
+    tokenizer_of,
+    warn_of_ignored_settings,
+)
 from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, decode_after_prefix
 from .loading import (
     ENCODING_ERRORS,
@@ -24,10 +33,14 @@ from .loading import (
     sees_pictures,
     unencodable,
 )
+from .run import rank_and_size
 
 _logger = logging.getLogger(__name__)
 
 _WINDOW = 8  # batches; requests are encoded, and sorted by length, so many at a time, as their pixels fill memory
+
+
+_OWN_SETTINGS = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # of `SamplingParams`, any values
 
 
 class _Encoded(NamedTuple):
@@ -74,6 +87,8 @@ class TransformersEngine:
         self._weights: str | None = None
         if isinstance(model, str):
             self.model, self._weights = load_model(model, **loading)
+            if rank_and_size(None, None)[0] == 0:
+                warn_of_ignored_settings(type(self).__name__, self.model, _OWN_SETTINGS, "answers are sampled without.")
         elif loading:
             raise TypeError(
                 f"TransformersEngine: got {sorted(loading)} with a model that is loaded already, a "
