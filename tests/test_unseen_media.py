@@ -173,7 +173,7 @@ def test_a_dictionary_of_other_keys_is_no_picture_and_not_none():
 
 def test_a_gap_between_pictures_is_refused():
     rows = Dataset.from_list([{**ROW, "images": [None]}, {**ROW, "images": [None, "there.png"]}])
-    with pytest.raises(ValueError, match=r"rows: row 1 has no picture 1 of 2 \(it is None\)"):
+    with pytest.raises(ValueError, match=r"rows: row 1, column 'images': it has no picture 1 of 2 \(it is None\)"):
         refuse_unseen_media("rows", rows)
 
 

@@ -162,8 +162,9 @@ def refuse_unseen_media(name: str, dataset: Dataset) -> None:
             stored = None if rows is dataset else stored_pictures(row)
             if problem := next(filter(None, map(record_problem, stored or ())), None):
                 raise ValueError(f"{name}: a picture of row {number} is {problem}.")
-            if problem := next(filter(None, (gap_problem(row.get(column)) for column in pictures)), None):
-                raise ValueError(f"{name}: row {number} has {problem}.")
+            for column in pictures:
+                if gap := gap_problem(row.get(column)):
+                    raise ValueError(f"{name}: row {number}, column {column!r}: it has {gap}.")
             if stored and present_pictures(row.get("images")):
                 unread["image"] = row.get("image")  # of the two trainers read `images`
             unseen = unseen_media(unread, stored, fix=lambda column: _RENAME.format(column))
