@@ -88,10 +88,8 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
 def _text_of(content: Any) -> str | None:
     """The text of an answer, which some servers send in parts."""
     if isinstance(content, list):
-        texts = [
-            part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content
-        ]
-        content = "".join(texts) if all(isinstance(text, str) for text in texts) else content
+        texts = [part["text"] for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        content = "".join(texts) if len(texts) == len(content) else content
     if content is not None and not isinstance(content, str):
         raise ValueError("the answer is neither a string nor parts of text")
     return content
