@@ -218,7 +218,7 @@ def test_a_judge_that_says_nothing_ends_the_command_and_is_asked_again(tmp_path,
     source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
     with chat_stub(Undecided) as server:
         monkeypatch.setattr(Undecided, "decided", 0)
-        expected = r"the judge decided about none of 3 answers, .* The first: .*'I would rather not say\.'\. The same"
+        expected = r"the judge decided about none of 3 answers, .* The first: .*'I would rather not say\.'$"
         with pytest.raises(SystemExit, match=expected):
             judged(source, tmp_path / "out", server)
         assert not (tmp_path / "out" / "mathvista" / "results.json").exists()

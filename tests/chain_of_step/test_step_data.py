@@ -127,12 +127,20 @@ def test_it_resumes_where_it_was_killed(tmp_path):
 
 
 def test_what_failed_is_asked_again_when_told_to(tmp_path):
-    broken = Scripted(lambda request, times: Failure("401"))
-    data = made(tmp_path / "s.sqlite", ["right"], broken)
+    asked, answer = ["right", MADE[-1]], teacher().answer
+    broken = Scripted(
+        lambda request, times: Failure("401") if question_of(request) == "right" else answer(request, times)
+    )
+    data = made(tmp_path / "s.sqlite", asked, broken)
     assert data.rows.column_names == ["id", "prompt", "images", "completion"]
     assert data.dropped == {"sampling failed": 1}
-    assert len(made(tmp_path / "s.sqlite", ["right"]).rows) == 0
-    assert len(made(tmp_path / "s.sqlite", ["right"], retry_failed=True).rows) == 1
+    assert len(made(tmp_path / "s.sqlite", asked).rows) == 1
+    assert len(made(tmp_path / "s.sqlite", asked, retry_failed=True).rows) == 2
+
+
+def test_where_all_failed_it_is_asked_again(tmp_path):
+    assert len(made(tmp_path / "s.sqlite", ["right"], Scripted(lambda request, times: Failure("401"))).rows) == 0
+    assert len(made(tmp_path / "s.sqlite", ["right"]).rows) == 1
 
 
 @pytest.mark.parametrize(

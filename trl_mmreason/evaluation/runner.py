@@ -99,12 +99,12 @@ def _refuse_nothing(samples: list[dict[str, Any] | Failure]) -> None:
     failed = [sample for sample in samples if isinstance(sample, Failure)]
     if failed and not done:
         raise UnsuitableEngine(
-            f"all {len(failed)} samples failed, so that there is nothing to measure. The first: "
-            f"{failed[0].reason.rstrip('.')}. The same command tries them again."
+            f"all {len(failed)} samples failed, so that there is nothing to measure; the same command tries them "
+            f"again. The first: {failed[0].reason}"
         )
     if judge_is_silent(done):
         unread = [turn for sample in done for turn in sample["turns"] if turn["decided_by"] == "unreadable"]
         raise UnsuitableEngine(
-            f"the judge decided about none of {len(unread)} answers, which would count nowhere. The first: "
-            f"{unread[0]['reason'].rstrip('.')}. The same command asks it again."
+            f"the judge decided about none of {len(unread)} answers, which would count nowhere; the same command "
+            f"asks it again. The first: {unread[0]['reason']}"
         )

@@ -36,11 +36,11 @@ from ..messages import with_system_message
 from ..unseen_media import refuse_unseen_media
 from .engine import Engine, Failure, SamplingParams
 from .judging_again import judge_again
-from .patience import patient_state, wait_for_all
+from .patience import patient_state, rank_and_size, wait_for_all
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, RowSample, Scorer
 from .questions import remember_questions
-from .run import Work, rank_and_size, run
+from .run import Work, run
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,9 @@
-"""Processes that wait for each other for days."""
+"""Which process this is, and processes that wait for each other for days."""
 
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -28,3 +29,19 @@ def wait_for_all() -> None:
         import torch
 
         patient_state(cpu=not torch.cuda.is_available()).wait_for_everyone()
+
+
+def rank_and_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and number of processes: as passed, else from accelerate, else from the launcher."""
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"run: got rank={rank} and world_size={world_size}; expected both or neither")
+    if rank is None or world_size is None:
+        # What was never imported has no state; and asking PartialState itself would begin one, on a GPU.
+        accelerate = sys.modules.get("accelerate.state")
+        if accelerate is not None and accelerate.PartialState._shared_state:
+            state = accelerate.PartialState()
+            return state.process_index, state.num_processes
+        rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if not 0 <= rank < world_size:
+        raise ValueError(f"run: got rank {rank} of {world_size} processes; expected 0 ≤ rank < world_size")
+    return rank, world_size

@@ -12,8 +12,6 @@ with Store("runs/answers.sqlite") as store:
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .engine import Failure, UnsuitableEngine
+from .patience import rank_and_size
 from .progress import Progress
 from .store import Record, Store, Unit
 
@@ -293,22 +292,6 @@ def unique_ids(rows: Any) -> list[str]:
             f"run: ids must be unique, or results could not be told apart: {', '.join(repeated[:5])}{more}"
         )
     return ids
-
-
-def rank_and_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and number of processes: as passed, else from accelerate, else from the launcher."""
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"run: got rank={rank} and world_size={world_size}; expected both or neither")
-    if rank is None or world_size is None:
-        # What was never imported has no state; and asking PartialState itself would begin one, on a GPU.
-        accelerate = sys.modules.get("accelerate.state")
-        if accelerate is not None and accelerate.PartialState._shared_state:
-            state = accelerate.PartialState()
-            return state.process_index, state.num_processes
-        rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if not 0 <= rank < world_size:
-        raise ValueError(f"run: got rank {rank} of {world_size} processes; expected 0 ≤ rank < world_size")
-    return rank, world_size
 
 
 def _warn(stage: str, failures: Mapping[Unit, str], total: int) -> None:

@@ -33,7 +33,7 @@ from .loading import (
     sees_pictures,
     unencodable,
 )
-from .run import rank_and_size
+from .patience import rank_and_size
 
 _logger = logging.getLogger(__name__)
 
