@@ -13,7 +13,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithRecipes(build_py):
-    """Copies what `trl_mmreason/recipes.py` looks for; an editable install finds it in the checkout."""
+    """Copies what `trl_mmreason/scripts/recipes.py` looks for; an editable install finds it in the checkout."""
 
     def run(self) -> None:
         super().run()

@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from trl_mmreason.commands.parsers import count
-from trl_mmreason.documented import HelpFormatter, read_entries
+from trl_mmreason.cli.commands.parsers import count
+from trl_mmreason.training.documented import HelpFormatter, read_entries
 
 from .common import Result
 

@@ -19,7 +19,7 @@ from datasets import Dataset
 
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
-from trl_mmreason.timing import device_clock
+from trl_mmreason.training.timing import device_clock
 
 T = TypeVar("T")
 

@@ -17,12 +17,12 @@ from typing import Literal
 
 from trl_mmreason.evaluation.files import headline, read_evaluation
 from trl_mmreason.evaluation.metrics import Estimate, improves, metric_of
+from trl_mmreason.generation import Failure, Request, SamplingParams
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.solutions import remark
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.model_card import EVALUATIONS
-from trl_mmreason.sampling import Failure, Request, SamplingParams
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.response import parse_reflection_response
+from trl_mmreason.training.model_card import EVALUATIONS
 
 from .common import ROOT, Result
 

@@ -15,11 +15,11 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTra
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_ends, render_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
-from trl_mmreason.engines.input_hooks import keep_one_input_hook
-from trl_mmreason.engines.patches import use_matrix_product_for_patches
+from trl_mmreason.compat.input_hooks import keep_one_input_hook
+from trl_mmreason.compat.patch_embedding import use_matrix_product_for_patches
+from trl_mmreason.data.images import pictures_of
+from trl_mmreason.generation.batch import collate, encode
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.pictures import pictures_of
-from trl_mmreason.sampling.generation import collate, encode
 
 from .common import Result, forget_peak, lengths, make_questions, memory, report, run_apart, take_turns
 

@@ -16,13 +16,13 @@ from datasets import Dataset
 from transformers import LogitsProcessorList
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
-from trl_mmreason.engines.replaced import replaced
+from trl_mmreason.compat.replaced import replaced
+from trl_mmreason.generation import Failure, SamplingParams
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Verdict
-from trl_mmreason.sampling import Failure, SamplingParams
-from trl_mmreason.sampling.answering import answer_questions
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.answering import answer_questions
+from trl_mmreason.jobs.store import Store
 
 from .common import BOUND, GROUP, MEDIAN, Result, lengths, make_questions, report, save_policy, take_turns
 from .sampling import EndsAt

@@ -14,20 +14,20 @@ from transformers import LogitsProcessor, PreTrainedModel, ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
+from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.batch import Prompt, collate, encode, end_of_turn_ids, tokenizer_of
+from trl_mmreason.generation.live_rows import decode_live_rows
+from trl_mmreason.generation.loading import load_model, load_processor
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Grader
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_dataset
-from trl_mmreason.parts import placeholder_ids
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.generation import Prompt, collate, encode, end_of_turn_ids, tokenizer_of
-from trl_mmreason.sampling.live_rows import decode_live_rows
-from trl_mmreason.sampling.loading import load_model, load_processor
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 from .common import BOUND, GROUP, Result, lengths, make_questions, report, save_policy, take_turns
 

@@ -28,14 +28,14 @@ from transformers import PrinterCallback, TrainerCallback
 
 from trl_mmreason import AdaPOConfig
 from trl_mmreason.evaluation.curves import style_axes
+from trl_mmreason.generation.engine import Failure, Request, Sample, SamplingParams
+from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.grading import Grader, Verdict
-from trl_mmreason.sampling.answering import Answers, answer_questions, verdict_stage
-from trl_mmreason.sampling.engine import Failure, Request, Sample, SamplingParams
-from trl_mmreason.sampling.export import to_dataset
-from trl_mmreason.sampling.merge import merge_stores
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.run import run
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.jobs.answering import Answers, answer_questions, verdict_stage
+from trl_mmreason.jobs.export import to_dataset
+from trl_mmreason.jobs.merge import merge_stores
+from trl_mmreason.jobs.run import run
+from trl_mmreason.jobs.store import Store
 
 from .common import GROUP, SIDES, Result, forget_peak, make_questions, memory, run_apart, save_policy, take_turns
 from .training import ALL_ROWS, ReplayAdaPO, settings

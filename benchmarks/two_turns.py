@@ -18,10 +18,10 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 from trl.generation import vllm_generation
 
-from trl_mmreason.engines.replaced import replaced
+from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.grading.reward import accuracy_reward
-from trl_mmreason.grpo import GroupGRPOTrainer
-from trl_mmreason.rollouts.two_turn_rollout import turn_after_turn
+from trl_mmreason.training.grpo import GroupGRPOTrainer
+from trl_mmreason.training.two_turn_rollout import turn_after_turn
 
 from .common import GROUP, Result, lengths, make_questions, report, save_policy, take_turns
 

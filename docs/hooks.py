@@ -7,7 +7,7 @@ from pathlib import Path
 
 import griffe
 
-from trl_mmreason.documented import read_entries  # the same texts as `--help` has
+from trl_mmreason.training.documented import read_entries  # the same texts as `--help` has
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]+)\)")

@@ -17,15 +17,15 @@ from trl import ModelConfig
 
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.adapo.recipe import two_answers
-from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
 from trl_mmreason.evaluation.files import format_results
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.script_parser import command_line
-from trl_mmreason.scripts import DataArguments, policy_path, run
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.protocols import AnsweringProtocol, Direct, TwoTurn
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.scripts.script_parser import command_line
+from trl_mmreason.scripts.single_stage import DataArguments, policy_path, run
+from trl_mmreason.training.documented import documented
 
 
 @documented

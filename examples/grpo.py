@@ -12,10 +12,10 @@ from trl import ModelConfig
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.adapo.recipe import two_answers
-from trl_mmreason.comparison import train_and_compare
+from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.grading import accuracy_reward
-from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.scripts import DataArguments, prepare, run
+from trl_mmreason.scripts.comparison import train_and_compare
+from trl_mmreason.scripts.single_stage import DataArguments, prepare, run
 
 
 def main(data_args: DataArguments, training_args: RolloutConfig, model_args: ModelConfig) -> None:

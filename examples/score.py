@@ -10,9 +10,9 @@ from trl import ModelConfig
 
 from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
-from trl_mmreason.comparison import train_and_compare
-from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.scripts import DataArguments, prepare, run
+from trl_mmreason.generation.protocols import TwoTurn
+from trl_mmreason.scripts.comparison import train_and_compare
+from trl_mmreason.scripts.single_stage import DataArguments, prepare, run
 
 
 def main(data_args: DataArguments, training_args: SCoReConfig, model_args: ModelConfig) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.evaluation.files import format_side_by_side
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.server_engine import ServerEngine
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.generation.server_engine import ServerEngine
+from trl_mmreason.scripts.stages import Pipeline
 from trl_mmreason.self_evolution.prompts import judge_message
 from trl_mmreason.self_evolution.recipe import EvolutionArguments, judged_answers
-from trl_mmreason.stages import Pipeline
 
 
 class SelfEvolution(Pipeline):

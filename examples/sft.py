@@ -9,7 +9,7 @@ overridden on the command line.
 from trl import ModelConfig
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
-from trl_mmreason.scripts import CompletionArguments, run, train_on_completions
+from trl_mmreason.scripts.single_stage import CompletionArguments, run, train_on_completions
 
 
 def main(data_args: CompletionArguments, training_args: PlainSFTConfig, model_args: ModelConfig) -> None:

@@ -20,20 +20,20 @@ from accelerate import PartialState
 from datasets import Dataset
 
 from trl_mmreason import MixedGroupsGRPOTrainer, OffPolicyRewardTrainer
+from trl_mmreason.data.files import atomic_path
+from trl_mmreason.data.sources import read_completions
 from trl_mmreason.evaluation.files import format_side_by_side
-from trl_mmreason.files import atomic_path
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.jobs.difficulty import difficulty_filter
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.reasoner import reasoner_path
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.difficulty import difficulty_filter
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sections import WrongArgument, made_by
+from trl_mmreason.scripts.sections import WrongArgument, made_by
+from trl_mmreason.scripts.stages import Pipeline
 from trl_mmreason.sophia.mixture import mix, mix_in, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
 from trl_mmreason.sophia.recipe import CAPTIONS_AND_ANSWERS, SophiaArguments, drawn_trajectories
-from trl_mmreason.sources import read_completions
-from trl_mmreason.stages import Pipeline
 
 
 class Sophia(Pipeline):

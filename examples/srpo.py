@@ -14,16 +14,16 @@ from datasets import Dataset
 from trl import ModelConfig
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
-from trl_mmreason.comparison import train_and_compare
+from trl_mmreason.data.sources import read_completions
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.model_card import MINIATURE
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import prepare, run, train_once
-from trl_mmreason.sections import WrongArgument
-from trl_mmreason.sources import read_completions
+from trl_mmreason.scripts.comparison import train_and_compare
+from trl_mmreason.scripts.sections import WrongArgument
+from trl_mmreason.scripts.single_stage import prepare, run, train_once
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.recipe import TAGGED_ANSWERS, ReflectionArguments, drawn_reflections
 from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting, have_second_think
+from trl_mmreason.training.model_card import MINIATURE
 
 _ASKED = 100  # questions of RL that the cold start is measured on
 

@@ -15,12 +15,12 @@ from trl_mmreason.adapo.trainer import AdaPOTrainer
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import make_revisions
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.protocols import TwoTurn
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.miniature.solutions import solve
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import train_once
+from trl_mmreason.scripts.single_stage import train_once
 
 from .claims import Claim, Term, above, better_in
 from .plain_grpo import train_plain_grpo

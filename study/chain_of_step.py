@@ -28,19 +28,19 @@ from trl_mmreason.chain_of_step.paths import SAMPLING_PARAMS, ProcessReward, pat
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
+from trl_mmreason.data.files import write_whole
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import Samples
-from trl_mmreason.files import write_whole
+from trl_mmreason.generation.engine import Failure, SamplingParams
+from trl_mmreason.generation.loading import load_model, load_processor
+from trl_mmreason.generation.protocols import AnsweringProtocol
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.tasks import problems_dataset
-from trl_mmreason.sampling.engine import Failure, SamplingParams
-from trl_mmreason.sampling.loading import load_model, load_processor
-from trl_mmreason.sampling.protocols import AnsweringProtocol
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import train_once
-from trl_mmreason.stages import do_once
+from trl_mmreason.scripts.single_stage import train_once
+from trl_mmreason.scripts.stages import do_once
 
 from .claims import Claim, Term, above, better_in
 from .figures import Figure

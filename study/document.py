@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
+from trl_mmreason.data.files import write_whole
+from trl_mmreason.data.rows import DataError
 from trl_mmreason.evaluation.metrics import Estimate, number_from_json
-from trl_mmreason.files import write_whole
-from trl_mmreason.rows import DataError
 
 from .report import form_of
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grading import accuracy_reward
-from trl_mmreason.grpo import GroupGRPOTrainer
-from trl_mmreason.scripts import train_once
+from trl_mmreason.scripts.single_stage import train_once
+from trl_mmreason.training.grpo import GroupGRPOTrainer
+from trl_mmreason.training.vllm_config import RolloutConfig
 
 from .running import Start
 

@@ -22,20 +22,20 @@ from datasets import Dataset
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from trl_mmreason.documented import documented
+from trl_mmreason.data.files import write_whole
 from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import QuestionTable
-from trl_mmreason.files import write_whole
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.protocols import AnsweringProtocol
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.lessons import Lessons
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, problems_dataset
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.protocols import AnsweringProtocol
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.sections import values_of
-from trl_mmreason.stages import do_once
+from trl_mmreason.scripts.sections import values_of
+from trl_mmreason.scripts.stages import do_once
+from trl_mmreason.training.documented import documented
 
 from .claims import Claim, Judged
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.miniature.judging import JUDGE
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.scripts import train_once
+from trl_mmreason.scripts.single_stage import train_once
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
 from trl_mmreason.self_evolution.prompts import judge_message
 from trl_mmreason.self_evolution.recipe import judged_answers

@@ -7,12 +7,12 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.difficulty import difficulty_filter
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import train_once
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.difficulty import difficulty_filter
+from trl_mmreason.jobs.store import Store
+from trl_mmreason.scripts.single_stage import train_once
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 from trl_mmreason.sophia.recipe import CAPTIONS_AND_ANSWERS, drawn_trajectories

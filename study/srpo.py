@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trl_mmreason.generation.engine import Engine, Failure, SamplingParams
+from trl_mmreason.generation.protocols import Answered, AnsweredTurn, RowSample, sample_units
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.tasks import problems_dataset
-from trl_mmreason.sampling.engine import Engine, Failure, SamplingParams
-from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import train_once
+from trl_mmreason.scripts.single_stage import train_once
+from trl_mmreason.scripts.stages import do_once
 from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig
 from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.response import first_answer
 from trl_mmreason.srpo.sft import ReflectionSFTTrainer
 from trl_mmreason.srpo.stopping import StopWhenReflecting
 from trl_mmreason.srpo.trainer import SRPOTrainer
-from trl_mmreason.stages import do_once
 
 from .claims import Claim, Term, above, better_in
 from .plain_grpo import train_plain_grpo

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import PIL.Image
 from chat_stub import Handler, chat_stub
 
-from trl_mmreason.sampling import Failure, Request, SamplingParams
+from trl_mmreason.generation import Failure, Request, SamplingParams
 
 
 class EngineHandler(Handler):

@@ -11,10 +11,10 @@ from support import SMALL_RUN, SUPERVISED_RUN, ParityGrader, drawn_rows, ends_of
 import trl_mmreason
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.generation.engine import Sample
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling.engine import Sample
 
 GRPO = ["AdaPOTrainer", "SRPOTrainer", "ChainOfStepGRPOTrainer", "MixedGroupsGRPOTrainer", "SelfEvolutionTrainer"]
 DPO = "IterativeDPOTrainer"

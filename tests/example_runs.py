@@ -9,11 +9,11 @@ import processes
 import yaml
 from trl import ModelConfig, TrlParser
 
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.recipes import load_script
-from trl_mmreason.sections import StagedArguments
-from trl_mmreason.stages import Pipeline
+from trl_mmreason.scripts.recipes import load_script
+from trl_mmreason.scripts.sections import StagedArguments
+from trl_mmreason.scripts.stages import Pipeline
 
 ROOT = Path(__file__).parents[1]
 ACCELERATE = (str(Path(sys.executable).with_name("accelerate")), "launch")

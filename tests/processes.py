@@ -36,7 +36,7 @@ _FORKS.set_forkserver_preload(
         "trl_mmreason.sophia.trainer",
         "trl_mmreason.srpo.sft",
         "trl_mmreason.srpo.trainer",
-        "trl_mmreason.stages",
+        "trl_mmreason.scripts.stages",
         "pytest",  # which modules of tests import
         "deepspeed",  # where it is installed
     ]

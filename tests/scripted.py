@@ -3,7 +3,7 @@
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pictures
 
-from trl_mmreason.sampling import Failure, Sample
+from trl_mmreason.generation import Failure, Sample
 
 
 class Scripted:

@@ -5,7 +5,7 @@ import torch
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.chain_of_step.search import step_beam_search
 from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, Chain, Step, parse_chain, render_chain
-from trl_mmreason.sampling import Failure, Sample
+from trl_mmreason.generation import Failure, Sample
 
 START, PROCEED, END = "<|reasoning_start|>", "<|reasoning_proceed|>", "<|reasoning_end|>"
 

@@ -10,7 +10,7 @@ from dataclasses import fields
 import pytest
 from scripted import Scripted, picture, questions_of, reds, said
 
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 
 NAMES = ["cats", "dogs", "owls", "bees"]

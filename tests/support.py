@@ -14,10 +14,10 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
-from trl_mmreason.facts import NothingTrained
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
+from trl_mmreason.training.facts import NothingTrained
 
 FAMILY_NAMES = sorted(FAMILIES)
 

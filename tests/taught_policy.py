@@ -8,8 +8,8 @@ from support import drawn_rows
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.generation.batch import collate, encode
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.sampling.generation import collate, encode
 
 
 def questions():

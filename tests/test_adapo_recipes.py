@@ -9,7 +9,7 @@ import torch
 from test_configs import ADAPO, PAPER_MODELS, ROOT, each, parse
 
 from trl_mmreason.adapo.objective import adaptive_rewards, kl_coefficients
-from trl_mmreason.commands import prefilter, revise
+from trl_mmreason.cli.commands import prefilter, revise
 
 RECIPES = [path for path in ADAPO if path in PAPER_MODELS]
 

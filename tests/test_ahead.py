@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from trl_mmreason.ahead import Ahead
+from trl_mmreason.grading.async_rewards import Ahead
 
 SECONDS = 10  # until a test that waits has failed
 

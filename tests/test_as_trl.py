@@ -7,8 +7,8 @@ from datasets import Dataset
 from support import SMALL_RUN, adapo_trainer, assert_weights, changed_weights, load, losses_of, weights_of
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_mmreason.engines.config import RolloutConfig
-from trl_mmreason.grpo import GroupGRPOTrainer
+from trl_mmreason.training.grpo import GroupGRPOTrainer
+from trl_mmreason.training.vllm_config import RolloutConfig
 
 
 def length(completions, **_):

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import __main__ as runner
 from benchmarks.common import Result
-from trl_mmreason.documented import read_entries
+from trl_mmreason.training.documented import read_entries
 
 
 @pytest.mark.parametrize(

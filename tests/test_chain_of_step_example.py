@@ -14,7 +14,7 @@ from trl import ModelConfig
 from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.scaling import scaling_curves
-from trl_mmreason.script_parser import ScriptParser
+from trl_mmreason.scripts.script_parser import ScriptParser
 
 pytestmark = pytest.mark.full
 

@@ -10,17 +10,17 @@ import sys
 import pytest
 
 from trl_mmreason import __version__
-from trl_mmreason.cli import main
-from trl_mmreason.commands import merge
-from trl_mmreason.documented import HelpFormatter
+from trl_mmreason.cli.commands import merge
+from trl_mmreason.cli.main import main
+from trl_mmreason.training.documented import HelpFormatter
 
-COMMAND = [sys.executable, "-m", "trl_mmreason.cli"]
+COMMAND = [sys.executable, "-m", "trl_mmreason.cli.main"]
 
 
 def test_help_comes_at_once_and_names_the_commands():
     """Nothing heavy is imported for it; half a second is a hundred times less than torch and transformers take."""
     program = (
-        "import sys; from trl_mmreason.cli import main\n"
+        "import sys; from trl_mmreason.cli.main import main\n"
         "try: main(['--help'])\n"
         "finally: print(sorted({'torch', 'transformers', 'datasets', 'fastapi', 'openai', 'PIL'} & set(sys.modules)))"
     )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from commands import rows_of, write_questions
 
-from trl_mmreason.commands import options
+from trl_mmreason.cli.commands import options
 
 
 class OnAFullDisk:

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 
 ANNOTATE = "annotate q.jsonl r.parquet --model m --by monte-carlo"
 EVALUATE = "evaluate own=nowhere.jsonl --model nowhere"

@@ -18,7 +18,7 @@ from study.running import BEFORE, StudyArguments
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
 from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.scripts import trainer_settings
+from trl_mmreason.scripts.single_stage import trainer_settings
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
 from trl_mmreason.self_evolution.recipe import EvolutionArguments
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
@@ -247,7 +247,7 @@ def test_the_others_train_all_weights(path):
     ]
 )
 def test_whole_models_in_bfloat16_are_launched_with_float32_weights_for_the_updates(path):
-    """At the papers' learning rates, bfloat16 by itself would round updates away (`trl_mmreason/precision.py`)."""
+    """At the papers' learning rates, bfloat16 by itself would round updates away (`compat/precision.py`)."""
     launchers = re.findall(r"--config_file configs/accelerate/(\w+)\.yaml", path.read_text())
     assert launchers
     assert set(launchers) <= {"zero2", "zero3", "zero3_offload", "fsdp2"}

@@ -9,13 +9,13 @@ from peft import LoraConfig, get_peft_model
 
 import trl_mmreason
 from trl_mmreason.baselines.two_turns import SCoReTrainer
-from trl_mmreason.construction import all_rewards, check_rows
-from trl_mmreason.data import load_rows
-from trl_mmreason.files import NoSuchFolder
-from trl_mmreason.grpo import GroupGRPOTrainer
+from trl_mmreason.compat.model_parts import freeze_vision_encoder, keep_adapters_frozen
+from trl_mmreason.data.files import NoSuchFolder
+from trl_mmreason.data.loading import load_rows
 from trl_mmreason.messages import completion_text
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.parts import freeze_vision_encoder, keep_adapters_frozen
+from trl_mmreason.training.construction import all_rewards, check_rows
+from trl_mmreason.training.grpo import GroupGRPOTrainer
 
 SCORED = ("IterativeDPOTrainer", "ChainOfStepGRPOTrainer")  # by a process reward model, which may come by position
 

@@ -10,10 +10,10 @@ import pytest
 from datasets import Dataset
 from support import adapo_trainer
 
-from trl_mmreason.engines.replaced import replaced
-from trl_mmreason.rollouts import two_turn_rollout
-from trl_mmreason.rollouts.context import check_context
-from trl_mmreason.rollouts.prompt_length import prompt_lengths
+from trl_mmreason.compat.replaced import replaced
+from trl_mmreason.training import two_turn_rollout
+from trl_mmreason.training.context_length import check_context
+from trl_mmreason.training.prompt_length import prompt_lengths
 
 
 def vllm_of(context):

@@ -23,8 +23,9 @@ from support import (
 from test_resume import SAVED, assert_same, outcome, trainer_for
 from trl import GRPOTrainer
 
-from trl_mmreason import AdaPOConfig, AdaPOTrainer, grpo
+from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
+from trl_mmreason.training import grpo
 
 LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
 SGD = {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_mmreason.documented import read_entries
+from trl_mmreason.training.documented import read_entries
 
 ROOT = Path(__file__).parents[1]
 HANDED_ON = ("target_ratio", "max_ratio", "target_response_tokens", "max_response_tokens")  # in **lengths

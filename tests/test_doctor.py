@@ -21,9 +21,8 @@ from trl_mmreason import (
     MixedGroupsGRPOConfig,
     SRPOConfig,
 )
-from trl_mmreason.cli import main
-from trl_mmreason.commands.train import SCRIPTS
-from trl_mmreason.doctor import (
+from trl_mmreason.cli.commands.train import SCRIPTS
+from trl_mmreason.cli.doctor import (
     check_conversation,
     check_memory,
     check_method,
@@ -31,13 +30,14 @@ from trl_mmreason.doctor import (
     check_settings,
     read_settings,
 )
-from trl_mmreason.doctor.estimate import estimate_memory
-from trl_mmreason.doctor.machine import check_contract, pinned_versions
-from trl_mmreason.doctor.memory import activation_memory, build_without_weights, count_parameters, training_memory
+from trl_mmreason.cli.doctor.estimate import estimate_memory
+from trl_mmreason.cli.doctor.machine import check_contract, pinned_versions
+from trl_mmreason.cli.doctor.memory import activation_memory, build_without_weights, count_parameters, training_memory
+from trl_mmreason.cli.main import main
+from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.parts import parts_of
-from trl_mmreason.recipes import ROOT
-from trl_mmreason.scripts import LORA_TARGETS
+from trl_mmreason.scripts.recipes import ROOT
+from trl_mmreason.scripts.single_stage import LORA_TARGETS
 
 (OPENAI,) = (one.specifier for one in map(Requirement, requires("trl-mmreason")) if one.name == "openai")
 TESTED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "vllm": None, "deepspeed": None}
@@ -361,7 +361,7 @@ FLASH = "FAIL  training: attn_implementation: flash_attn is not installed. Fix: 
     ("installed", "expected"), [("kernels", []), ("vllm", [f"{FLASH}--attn_implementation sdpa."])]
 )
 def test_flash_attention_comes_from_the_package_kernels_too(installed, expected, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: name if name == installed else None)
+    monkeypatch.setattr("trl_mmreason.compat.packages.find_spec", lambda name: name if name == installed else None)
     given = {**TRAINABLE, "attn_implementation": "flash_attention_2"}
     assert failures(capsys, tmp_path / "config.yaml", given) == expected
 
@@ -413,7 +413,7 @@ def failures(capsys, config, given):
     ],
 )
 def test_what_training_would_refuse_late_is_found(given, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("trl_mmreason.doctor.settings.get_token", lambda: None)
+    monkeypatch.setattr("trl_mmreason.cli.doctor.settings.get_token", lambda: None)
     (found,) = failures(capsys, tmp_path / "config.yaml", {**TRAINABLE, **given})
     assert found.startswith(f"FAIL  {message}".replace("CONFIG", str(tmp_path / "config.yaml")))
 

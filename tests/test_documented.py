@@ -11,9 +11,9 @@ from study.running import StudyArguments
 from trl_mmreason import AdaPOConfig
 from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, SCoReConfig
-from trl_mmreason.documented import documented
-from trl_mmreason.scripts import CompletionArguments
-from trl_mmreason.sections import StagedArguments
+from trl_mmreason.scripts.sections import StagedArguments
+from trl_mmreason.scripts.single_stage import CompletionArguments
+from trl_mmreason.training.documented import documented
 
 
 def helps(cls):

@@ -20,11 +20,11 @@ from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 from transformers import AutoTokenizer
 
-from trl_mmreason.cli import main
-from trl_mmreason.commands import options
-from trl_mmreason.sampling import progress
-from trl_mmreason.sampling.store import Store, StoreError
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.cli.commands import options
+from trl_mmreason.cli.main import main
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs import progress
+from trl_mmreason.jobs.store import Store, StoreError
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
 FILES = ("results.json", "samples.jsonl", "results.txt", "pictures.parquet")

@@ -20,11 +20,11 @@ from trl_mmreason import SRPOConfig
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.metrics import format_table, metric_of
 from trl_mmreason.evaluation.results import compare_results
+from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.model_card import EVALUATIONS
-from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import learnt
+from trl_mmreason.training.model_card import EVALUATIONS
 
 ONE_PROCESS = [sys.executable]  # as `make quickstart` starts it
 # The rendezvous finds a free port by itself.

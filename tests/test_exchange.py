@@ -8,8 +8,8 @@ from accelerate import Accelerator
 from processes import outcomes
 
 from benchmarks.common import lengths as drawn_lengths
-from trl_mmreason.rollouts.exchange import _as_bytes, _as_rows, balance_rows
-from trl_mmreason.rollouts.padding import sort_by_length
+from trl_mmreason.training.exchange import _as_bytes, _as_rows, balance_rows
+from trl_mmreason.training.padding import sort_by_length
 
 LENGTHS = [[9, 3, 8, 7], [4, 2, 5, 6]]
 

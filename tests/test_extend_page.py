@@ -8,7 +8,7 @@ from another_family import save_gemma3
 from datasets import Dataset
 from support import SMALL_RUN, adapo_config, drawn_rows
 
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 
 PAGE = Path(__file__).parents[1] / "docs/extend.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -25,10 +25,11 @@ from support import (
 )
 from transformers import TrainerCallback
 
-from trl_mmreason import GroupGRPOTrainer, RolloutConfig, facts
-from trl_mmreason.facts import MAX_SKIPPED_IN_A_ROW, NonFiniteUpdates, NothingTrained
+from trl_mmreason import GroupGRPOTrainer, RolloutConfig
 from trl_mmreason.grading import Verdict
-from trl_mmreason.model_card import FACTS_FILE
+from trl_mmreason.training import facts
+from trl_mmreason.training.facts import MAX_SKIPPED_IN_A_ROW, NonFiniteUpdates, NothingTrained
+from trl_mmreason.training.model_card import FACTS_FILE
 
 
 @pytest.fixture(scope="module")

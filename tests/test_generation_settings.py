@@ -9,7 +9,7 @@ from support import ParityGrader, adapo_trainer, load, prepared_batch
 from transformers import GenerationConfig
 
 from trl_mmreason import AdaPOConfig
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 
 UNLIKELY = list(range(100, 300))
 HOSTILE = {  # transformers' `generate` would take each of them from the checkpoint, and samples otherwise or stops

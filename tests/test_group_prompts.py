@@ -8,8 +8,8 @@ from support import FAMILY_NAMES, adapo_trainer, drawn_rows, full_but
 from trl import GRPOTrainer
 from trl.data_utils import apply_chat_template, prepare_multimodal_messages
 
-from trl_mmreason import grpo
-from trl_mmreason.rollouts.group_prompts import GroupPrompts, ProcessedPrompts
+from trl_mmreason.training import grpo
+from trl_mmreason.training.group_prompts import GroupPrompts, ProcessedPrompts
 
 GROUP = 4
 

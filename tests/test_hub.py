@@ -22,8 +22,8 @@ from loopback import serving
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from support import adapo_trainer, drawn_rows, load, saved_model
 
-from trl_mmreason.model_card import EVALUATIONS
-from trl_mmreason.scripts import PushRefused, publish, train_and_save
+from trl_mmreason.scripts.single_stage import PushRefused, publish, train_and_save
+from trl_mmreason.training.model_card import EVALUATIONS
 
 pytestmark = pytest.mark.full
 

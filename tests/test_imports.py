@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import trl_mmreason
-from trl_mmreason.methods import METHODS
+from trl_mmreason.evaluation.methods import METHODS
 
 TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store", "evaluation.metrics", "cli"]
 TEXTS += ["chain_of_step.template", "srpo.response"]

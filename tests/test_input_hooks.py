@@ -8,7 +8,7 @@ from peft import LoraConfig
 from support import adapo_trainer, full_but, load
 from transformers import TrainerCallback
 
-from trl_mmreason.engines.input_hooks import keep_one_input_hook
+from trl_mmreason.compat.input_hooks import keep_one_input_hook
 
 
 def hooks_of(model) -> int:
@@ -31,7 +31,7 @@ class CountHooks(TrainerCallback):
 
 
 def test_hooks_pile_up_in_transformers(checkpoints):
-    """Where this fails, transformers removes its hooks: engines/input_hooks.py can go."""
+    """Where this fails, transformers removes its hooks: compat/input_hooks.py can go."""
     model, _ = load(checkpoints("qwen2_5_vl"))
     for _ in range(3):
         off_and_on(model)

@@ -14,10 +14,19 @@ from support import assert_weights, full_but, weights_of
 from transformers import TrainerCallback
 from trl import ModelConfig
 
-from trl_mmreason.checkpoint import CheckpointError
-from trl_mmreason.files import FolderInUse, lock_folder, unlock_folder
-from trl_mmreason.interruption import STATUS, TrainingInterrupted
-from trl_mmreason.resuming import (
+from trl_mmreason.data.files import FolderInUse, lock_folder, unlock_folder
+from trl_mmreason.jobs.store import SettingsChanged
+from trl_mmreason.scripts.sections import WrongArgument
+from trl_mmreason.scripts.single_stage import (
+    CompletionArguments,
+    claim_output_dir,
+    finished_state,
+    train_and_save,
+    train_once,
+)
+from trl_mmreason.training.checkpoint import CheckpointError
+from trl_mmreason.training.interruption import STATUS, TrainingInterrupted
+from trl_mmreason.training.resuming import (
     FILES,
     UNFINISHED,
     NoCheckpoint,
@@ -26,9 +35,6 @@ from trl_mmreason.resuming import (
     newest_checkpoint,
     resolve_checkpoint,
 )
-from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.scripts import CompletionArguments, claim_output_dir, finished_state, train_and_save, train_once
-from trl_mmreason.sections import WrongArgument
 
 SFT = "ReflectionSFTTrainer"
 EVERY_STEP = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
@@ -304,8 +310,8 @@ def killed_while_it_writes(base, folder, where):
         "weights": (trainer, "_save", False),
         "optimizer": (trainer, "_save_optimizer_and_scheduler", False),
         "random state": (trainer, "_save_rng_state", False),
-        "rename": (__import__("trl_mmreason.checkpoint").checkpoint, "publish_checkpoint", True),
-        "rotation": (__import__("trl_mmreason.checkpoint").checkpoint, "rotate_checkpoints", True),
+        "rename": (__import__("trl_mmreason.training.checkpoint").checkpoint, "publish_checkpoint", True),
+        "rotation": (__import__("trl_mmreason.training.checkpoint").checkpoint, "rotate_checkpoints", True),
     }[where]
     work = getattr(owner, name)
 

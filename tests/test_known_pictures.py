@@ -24,18 +24,13 @@ from support import (
 )
 from transformers import Ovis2Config, Ovis2ForConditionalGeneration
 
-from trl_mmreason import (
-    IterativeDPOConfig,
-    IterativeDPOTrainer,
-    OffPolicyRewardConfig,
-    OffPolicyRewardTrainer,
-    construction,
-)
-from trl_mmreason.engines import known_pictures
-from trl_mmreason.engines.known_pictures import encode_pictures_once, fingerprints
-from trl_mmreason.engines.pictures import vision_weights
+from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason.compat import known_images as known_pictures
+from trl_mmreason.compat.known_images import encode_pictures_once, fingerprints
+from trl_mmreason.compat.model_parts import freeze_vision_encoder
+from trl_mmreason.compat.vision_passes import vision_weights
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.parts import freeze_vision_encoder
+from trl_mmreason.training import construction
 
 FAMILY = "qwen2_5_vl"
 QUESTION = {"type": "text", "text": "?"}

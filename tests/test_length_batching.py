@@ -15,7 +15,7 @@ from support import (
     weights_of,
 )
 
-from trl_mmreason.length_batching import ROW_SIZES, Layout, collate_rows, sort_rows
+from trl_mmreason.training.length_batching import ROW_SIZES, Layout, collate_rows, sort_rows
 
 TRAINERS = ["OffPolicyRewardTrainer", "ReflectionSFTTrainer", "ProcessRewardTrainer"]
 SORTING = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}

@@ -11,9 +11,9 @@ from processes import begin
 from taught_policy import questions, teach
 from test_evaluate_command import files_of, finished
 
-from trl_mmreason.cli import main
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.cli.main import main
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.store import Store
 
 NOBODY = "http://127.0.0.1:9/v1"  # a port where nothing listens
 

@@ -8,7 +8,7 @@ from peft import IA3Config, LoraConfig, get_peft_model
 from support import load
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
-from trl_mmreason.engines.merged import merged_parameters
+from trl_mmreason.compat.merged_adapters import merged_parameters
 
 ALL = {"r": 4, "lora_alpha": 32, "target_modules": "all-linear"}
 ROWS = {**ALL, "exclude_modules": ["lm_head"], "trainable_token_indices": {"embed_tokens": [1, 2], "lm_head": [2, 3]}}

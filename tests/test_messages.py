@@ -5,8 +5,8 @@ import math
 import pytest
 from support import png
 
+from trl_mmreason.data.images import pictures_of
 from trl_mmreason.messages import plain_messages, question_text, text_of
-from trl_mmreason.pictures import pictures_of
 
 PARTS = [{"type": "image"}, {"type": "text", "text": "How long"}, {"type": "text", "text": "in cm?"}]
 

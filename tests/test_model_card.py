@@ -16,7 +16,8 @@ from trl_mmreason.baselines.two_turns import SCoReTrainer
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_dataset
-from trl_mmreason.model_card import (
+from trl_mmreason.scripts.single_stage import train_once
+from trl_mmreason.training.model_card import (
     COMPARED,
     MINIATURE_RECORD,
     add_results,
@@ -26,7 +27,6 @@ from trl_mmreason.model_card import (
     results_in,
     with_results,
 )
-from trl_mmreason.scripts import train_once
 
 ROOT = Path(__file__).parents[1]
 SYSTEM = 'Say the answer\nin \\boxed{}, "quoted" or not.'

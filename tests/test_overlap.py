@@ -27,17 +27,17 @@ from telling_scorer import chain
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepGRPOTrainer
-from trl_mmreason.ahead import Ahead
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
-from trl_mmreason.engines.config import RolloutConfig
+from trl_mmreason.generation import Sample
+from trl_mmreason.generation.chat import Chat
+from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict, get_accuracy_reward
-from trl_mmreason.grpo import GroupGRPOTrainer
+from trl_mmreason.grading.async_rewards import Ahead
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.rollouts import two_turn_rollout
-from trl_mmreason.sampling import Sample
-from trl_mmreason.sampling.chat import Chat
-from trl_mmreason.sampling.server_engine import ServerEngine
+from trl_mmreason.training import two_turn_rollout
+from trl_mmreason.training.grpo import GroupGRPOTrainer
+from trl_mmreason.training.vllm_config import RolloutConfig
 
 MODEL = "qwen2_5_vl"
 LENGTHS = [2, 9, 3, 24, 4, 5, 1, 12]  # tokens of the answers of a batch

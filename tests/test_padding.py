@@ -19,8 +19,9 @@ from support import (
 )
 from trl import GRPOTrainer
 
-from trl_mmreason import AdaPOTrainer, grpo
-from trl_mmreason.rollouts.padding import carries_loss, cut_to_longest, score_by_length, sort_by_length
+from trl_mmreason import AdaPOTrainer
+from trl_mmreason.training import grpo
+from trl_mmreason.training.padding import carries_loss, cut_to_longest, score_by_length, sort_by_length
 
 LENGTHS = [3, 9, 4, 8, 2, 7, 5, 6]
 

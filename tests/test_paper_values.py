@@ -14,15 +14,15 @@ import trl_mmreason
 from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import SCoReConfig
 from trl_mmreason.chain_of_step.annotation import annotate_by_monte_carlo
-from trl_mmreason.commands import annotate, reflect, trajectories
-from trl_mmreason.commands.options import sampling_settings
-from trl_mmreason.engines.config import RolloutConfig
-from trl_mmreason.sampling import SamplingParams
+from trl_mmreason.cli.commands import annotate, reflect, trajectories
+from trl_mmreason.cli.commands.options import sampling_settings
+from trl_mmreason.generation import SamplingParams
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.sampling import OffPolicySampling
 from trl_mmreason.srpo.cold_start import ReflectionMaking
 from trl_mmreason.srpo.prompts import COT_PROMPT
 from trl_mmreason.srpo.selection import select_mix
+from trl_mmreason.training.vllm_config import RolloutConfig
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 from support import load
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from trl_mmreason.parts import PARTS, parts_of, train_only
+from trl_mmreason.compat.model_parts import PARTS, parts_of, train_only
 
 VISION = {
     "qwen2_vl": ["model.visual.patch_embed", "model.visual.blocks"],

@@ -8,10 +8,10 @@ from support import FAMILY_NAMES, load
 from torch import nn
 from torch.nn.functional import conv3d
 
-from trl_mmreason.construction import prepare_policy
-from trl_mmreason.engines.patches import WholePatchConv3d, use_matrix_product_for_patches
+from trl_mmreason.compat.patch_embedding import WholePatchConv3d, use_matrix_product_for_patches
+from trl_mmreason.generation.loading import load_model
 from trl_mmreason.miniature.tasks import make_problem
-from trl_mmreason.sampling.loading import load_model
+from trl_mmreason.training.construction import prepare_policy
 
 BY_CONVOLUTION = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
 
@@ -46,7 +46,7 @@ def test_features_gradients_and_names_of_weights_stay(family, checkpoints):
 
 
 def test_transformers_still_embeds_patches_with_a_convolution(checkpoints):
-    """Where this fails, a family has a linear layer of its own: see whether engines/patches.py can go."""
+    """Where this fails, a family has a linear layer of its own: see whether compat/patch_embedding.py can go."""
     found = {family for family in FAMILY_NAMES if embeds_patches(load(checkpoints(family))[0])}
     assert found == BY_CONVOLUTION
 

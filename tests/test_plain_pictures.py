@@ -11,12 +11,12 @@ from every_trainer import REFLECTION, TRAINERS, make, rows_of, saved_base
 from picture_kinds import make_frames, make_pictures
 from support import adapo_trainer, full_but, load, prepared_batch, sft_trainer
 
-from trl_mmreason.data import load_rows
-from trl_mmreason.pictures import pictures_of, plain_picture
-from trl_mmreason.sampling.engine import Request
-from trl_mmreason.sampling.generation import encode
-from trl_mmreason.sampling.pictures import data_url, picture_of
-from trl_mmreason.sampling.vllm_engine import prompt_of
+from trl_mmreason.data.images import pictures_of, plain_picture
+from trl_mmreason.data.loading import load_rows
+from trl_mmreason.generation.batch import encode
+from trl_mmreason.generation.engine import Request
+from trl_mmreason.generation.image_urls import data_url, picture_of
+from trl_mmreason.generation.vllm_engine import prompt_of
 
 
 def test_every_form_of_a_picture_gives_the_same_pixels(tmp_path):

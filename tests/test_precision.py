@@ -11,7 +11,7 @@ from support import assert_weights, changed_weights, full_but, load, losses_of, 
 from transformers import AutoModelForImageTextToText
 
 import trl_mmreason
-from trl_mmreason.precision import check_precision, lost_updates
+from trl_mmreason.compat.precision import check_precision, lost_updates
 
 BFLOAT16 = {"bf16": True, "model_init_kwargs": {"dtype": "bfloat16"}}
 WAYS = {"autocast": ({"bf16": True}, torch.float32), "weights": (BFLOAT16, torch.bfloat16)}

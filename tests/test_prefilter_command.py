@@ -12,9 +12,9 @@ from datasets import Dataset
 from processes import free_port
 from support import drawn_rows, full_but
 
-from trl_mmreason.cli import main
-from trl_mmreason.data import load_rows
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.cli.main import main
+from trl_mmreason.data.loading import load_rows
+from trl_mmreason.jobs.store import Store
 
 RULE = {"adapo": [], **{rule: ["--rule", rule, "--low", "0", "--high", "0.5"] for rule in ("share", "srpo")}}
 STAGE = {"adapo": "adapo-prefilter", "share": "difficulty", "srpo": "difficulty"}
@@ -72,7 +72,7 @@ def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
     assert records(output, rule) == first
 
     together = tmp_path / "together.parquet"
-    launched = accelerate_launch("-m", "trl_mmreason.cli", *arguments(questions, together, model, rule))
+    launched = accelerate_launch("-m", "trl_mmreason.cli.main", *arguments(questions, together, model, rule))
     assert f"kept {len(rows)} of 9" in launched
     assert records(together, rule) == first
 

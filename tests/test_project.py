@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import trl_mmreason
-from trl_mmreason.methods import METHODS
+from trl_mmreason.evaluation.methods import METHODS
 
 try:
     import tomllib

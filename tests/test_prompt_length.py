@@ -10,7 +10,7 @@ from processes import outcomes
 from support import SMALL_RUN, drawn_rows, load
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, SelfEvolutionConfig, SelfEvolutionTrainer
-from trl_mmreason.rollouts.prompt_length import prompt_length, without_overlong_prompts
+from trl_mmreason.training.prompt_length import prompt_length, without_overlong_prompts
 
 
 def asked(words, *sizes, **columns):

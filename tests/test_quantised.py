@@ -11,7 +11,7 @@ from support import assert_weights, losses_of, written_by_hand
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
-from trl_mmreason.precision import keep_training_layout
+from trl_mmreason.compat.precision import keep_training_layout
 
 pytestmark = pytest.mark.full
 

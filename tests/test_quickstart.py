@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import compare_results
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import saved_model
 
-from trl_mmreason.quiet import HARMLESS, silence_harmless
+from trl_mmreason.compat.quiet import HARMLESS, silence_harmless
 
 ROOT = Path(__file__).parents[1]
 WARNING = re.compile(r"warn|deprecat|fail", re.IGNORECASE)

@@ -5,7 +5,7 @@ from datasets import Dataset, Image, List
 from support import adapo_trainer, drawn_rows
 from transformers import Trainer
 
-from trl_mmreason.rollouts.read_once import RowsReadOnce
+from trl_mmreason.training.read_once import RowsReadOnce
 
 
 @pytest.fixture

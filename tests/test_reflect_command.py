@@ -6,7 +6,7 @@ import pytest
 from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
 
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 
 # The stub repeats what it is asked, so these questions bring their solutions along; the right answer is always 7.
 SOLUTIONS = ["<think>3 and 4</think><answer>7</answer>", "<think>3, 4?</think><answer>8</answer>", "I do not know."]

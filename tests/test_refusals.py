@@ -11,8 +11,8 @@ import pytest
 from example_runs import ROOT
 from huggingface_hub.errors import LocalTokenNotFoundError
 
-from trl_mmreason.refusals import refusal
-from trl_mmreason.scripts import exit_on_missing
+from trl_mmreason.scripts.refusals import refusal
+from trl_mmreason.scripts.single_stage import exit_on_missing
 
 SMALL = {
     **{"dataset_name": "miniature/adding", "train_rows": 16, "max_completion_length": 4, "max_steps": 1},

@@ -8,7 +8,7 @@ import pytest
 from pages import page_of
 
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 
 CHAIN = render_chain(Chain([Step("See", "3 and 4.", "Yes."), Step("Add", "It is 8.", "Hm.")], "8"))
 FIRST_STEP_END = CHAIN.index("<|reasoning_proceed|>")

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from support import adapo_trainer, assert_weights, drawn_rows, full_but, load, weights_of
 from transformers import TrainerCallback
 
-from trl_mmreason.checkpoint import CheckpointError, restore_weights
-from trl_mmreason.resuming import FILES
+from trl_mmreason.training.checkpoint import CheckpointError, restore_weights
+from trl_mmreason.training.resuming import FILES
 
 STEPS, SAVED = 4, 2
 

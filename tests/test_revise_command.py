@@ -5,7 +5,7 @@ from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
 
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
 # Each question says what is answered in turn; the right answer is always 7.

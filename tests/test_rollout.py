@@ -6,7 +6,7 @@ from datasets import Dataset
 from support import adapo_trainer, changed_weights, is_even, load, prepared_batch, weights_of
 
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
-from trl_mmreason.turns import next_turn_ids
+from trl_mmreason.compat.chat_template import next_turn_ids
 
 
 def spy_on_generation(trainer):

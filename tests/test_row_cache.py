@@ -10,8 +10,9 @@ import pytest
 from datasets import Dataset
 from support import png, write_lines
 
-from trl_mmreason import pictures, row_cache, row_values
-from trl_mmreason.data import load_rows
+from trl_mmreason.data import images as pictures
+from trl_mmreason.data import row_cache, row_values
+from trl_mmreason.data.loading import load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

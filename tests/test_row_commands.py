@@ -11,7 +11,7 @@ from chat_stub import chat_stub
 from commands import rows_of, write_questions
 from processes import launch
 
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 
 TOKENIZER = "a saved tokenizer"
 

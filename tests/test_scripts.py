@@ -16,11 +16,12 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.recipe import two_answers
-from trl_mmreason.comparison import train_and_compare
+from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.script_parser import ScriptParser
-from trl_mmreason.scripts import (
+from trl_mmreason.scripts.comparison import train_and_compare
+from trl_mmreason.scripts.script_parser import ScriptParser
+from trl_mmreason.scripts.sections import WrongArgument
+from trl_mmreason.scripts.single_stage import (
     LORA_TARGETS,
     DataArguments,
     exit_on_missing,
@@ -29,7 +30,6 @@ from trl_mmreason.scripts import (
     policy_path,
     trainer_settings,
 )
-from trl_mmreason.sections import WrongArgument
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 from trl_mmreason.srpo.recipe import TAGGED_ANSWERS
 

@@ -6,15 +6,15 @@ from support import adapo_trainer, drawn_rows, full_but, ids_of, load
 
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
+from trl_mmreason.compat.chat_template import continued_ids, next_turn_ids
 from trl_mmreason.evaluation.runner import evaluate
-from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams
-from trl_mmreason.sampling.generation import encode
-from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.sampling.turns import sample_turns
-from trl_mmreason.sampling.vllm_engine import prompt_of
-from trl_mmreason.turns import continued_ids, next_turn_ids
+from trl_mmreason.generation import Failure, Request, Sample, SamplingParams
+from trl_mmreason.generation.batch import encode
+from trl_mmreason.generation.protocols import TwoTurn
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.generation.turn_after_turn import sample_turns
+from trl_mmreason.generation.vllm_engine import prompt_of
+from trl_mmreason.jobs.store import Store
 
 SAID = r"<think>3+4=7</think> \boxed{7}"
 

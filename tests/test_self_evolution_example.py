@@ -5,7 +5,7 @@ import json
 import pytest
 from example_runs import SMALL_COMMON, StagedExample, modified, save_base
 
-from trl_mmreason.sampling.store import SettingsChanged
+from trl_mmreason.jobs.store import SettingsChanged
 from trl_mmreason.self_evolution.recipe import EvolutionArguments
 
 pytestmark = pytest.mark.full

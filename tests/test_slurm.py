@@ -17,7 +17,7 @@ from processes import free_port
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOConfig
-from trl_mmreason.scripts import DataArguments
+from trl_mmreason.scripts.single_stage import DataArguments
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(ROOT.glob("examples/slurm/*.sbatch"))

@@ -9,11 +9,11 @@ from datasets import Dataset, Features, Image, List, Value
 from example_runs import SMALL_COMMON, StagedExample, save_base
 from safetensors.torch import load_file
 
+from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.sections import WrongArgument
+from trl_mmreason.scripts.sections import WrongArgument
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
 from trl_mmreason.sophia.recipe import SophiaArguments
 

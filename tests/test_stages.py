@@ -15,16 +15,17 @@ from peft import LoraConfig
 from support import adapo_trainer, drawn_rows, load
 from trl import ModelConfig
 
-from trl_mmreason import ChainOfStepGRPOConfig, stages
+from trl_mmreason import ChainOfStepGRPOConfig
 from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
-from trl_mmreason.files import NoSuchFolder
-from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.script_parser import ScriptParser
-from trl_mmreason.scripts import train_once
-from trl_mmreason.sections import StagedArguments, WrongArgument, made_by, values_of
+from trl_mmreason.data.files import NoSuchFolder
+from trl_mmreason.jobs.store import SettingsChanged
+from trl_mmreason.scripts import stages
+from trl_mmreason.scripts.script_parser import ScriptParser
+from trl_mmreason.scripts.sections import StagedArguments, WrongArgument, made_by, values_of
+from trl_mmreason.scripts.single_stage import train_once
+from trl_mmreason.scripts.stages import do_once, save_merged
 from trl_mmreason.self_evolution.recipe import EvolutionArguments
 from trl_mmreason.sophia.recipe import SophiaArguments
-from trl_mmreason.stages import do_once, save_merged
 
 
 @dataclass

@@ -6,7 +6,7 @@ from commands import rows_of, write_questions
 
 from trl_mmreason.chain_of_step.prompts import STEP_DATA_PROMPT, step_data_prompt, steps_as_text
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain.")] * 4 + [Step("Add", "3+4=7", "Twice.")]
 ANSWERS = {"cats": "7", "dogs": "8", "owls": "7"}  # the teacher's; the right one is always 7

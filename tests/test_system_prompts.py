@@ -5,10 +5,10 @@ import shlex
 import pytest
 
 from trl_mmreason import AdaPOConfig, SelfEvolutionConfig, SRPOConfig
-from trl_mmreason.cli import main
-from trl_mmreason.scripts import DataArguments
+from trl_mmreason.cli.main import main
+from trl_mmreason.scripts.single_stage import DataArguments
+from trl_mmreason.scripts.system_prompts import read_optional_text, read_system_prompt
 from trl_mmreason.sophia.recipe import SophiaArguments
-from trl_mmreason.system_prompts import read_optional_text, read_system_prompt
 
 LOST = [
     *("lost.txt", "prompts/lost.md", "lost.jinja", "./lost", "../lost", "/lost/prompt", "~/lost.txt", "prompts/lost"),

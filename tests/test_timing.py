@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from support import ParityGrader, adapo_trainer
 
-from trl_mmreason.timing import Stopwatch, device_clock, format_seconds
+from trl_mmreason.training.timing import Stopwatch, device_clock, format_seconds
 
 
 class Clock:

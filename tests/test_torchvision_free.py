@@ -10,7 +10,7 @@ from PIL import Image
 from support import load
 from transformers import processing_utils
 
-from trl_mmreason import torchvision_free
+from trl_mmreason.compat import torchvision_free
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed: nothing stands in for it"

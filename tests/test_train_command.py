@@ -13,9 +13,9 @@ import torch
 from example_runs import ACCELERATE, ROOT, train_here
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from trl_mmreason.cli import main
-from trl_mmreason.commands.train import SCRIPTS
-from trl_mmreason.recipes import config_file, configs
+from trl_mmreason.cli.commands.train import SCRIPTS
+from trl_mmreason.cli.main import main
+from trl_mmreason.scripts.recipes import config_file, configs
 
 LOST = "--config adapo/lost.yaml: there is no such file, and no recipe of that name; there are adapo/miniature.yaml, "
 SHORT = {"use_cpu": "true", "max_steps": 1, "train_rows": 16, "eval_rows": 4, "per_device_train_batch_size": 16}
@@ -128,7 +128,7 @@ def test_a_configuration_beside_the_one_that_was_meant_is_named(wanted, nearest,
 
 def test_a_lost_configuration_is_refused_before_heavy_imports():
     program = (
-        "import sys; from trl_mmreason.cli import main\n"
+        "import sys; from trl_mmreason.cli.main import main\n"
         "try: main(['train', 'adapo', '--config=adapo/lost.yaml'])\n"
         "finally: print(sorted({'torch', 'transformers', 'datasets', 'trl'} & set(sys.modules)))"
     )
@@ -169,7 +169,7 @@ ON_CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]
     ],
 )
 def test_a_missing_package_is_named_before_anything_is_loaded(options, message, monkeypatch, capsys):
-    monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("trl_mmreason.compat.packages.find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="^2$"):
         train_here(monkeypatch, "adapo", "--config", "adapo/miniature.yaml", *ON_CPU, *options)
     assert f"mmreason train adapo: error: {message}" in capsys.readouterr().err
@@ -187,7 +187,7 @@ def test_missing_deepspeed_is_named_in_a_line(tmp_path, monkeypatch, capsys):
 
 
 def test_a_missing_package_of_a_section_is_named_with_its_option(monkeypatch, capsys):
-    monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("trl_mmreason.compat.packages.find_spec", lambda name: None)
     options = ["--config", "sophia/miniature.yaml", "--common.report_to", "none", "--grpo.use_vllm", "true"]
     message = 'use_vllm: vllm is not installed. Fix: pip install "trl-mmreason[vllm]", or --grpo.use_vllm false'
     assert_refused(monkeypatch, capsys, "sophia", options, message)
@@ -284,13 +284,13 @@ def test_help_names_every_method_and_the_line_for_all_gpus(capsys):
         main(["train", "--help"])
     said = capsys.readouterr().out
     assert all(f"  {method} " in said for method in SCRIPTS)
-    assert "accelerate launch -m trl_mmreason.cli train adapo --config " in said
+    assert "accelerate launch -m trl_mmreason.cli.main train adapo --config " in said
 
 
 @pytest.mark.full
 def test_it_trains_under_accelerate(checkpoints, tmp_path):
     launcher = [*ACCELERATE, "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
-    launcher += ["--dynamo_backend", "no", "-m", "trl_mmreason.cli", "train"]
+    launcher += ["--dynamo_backend", "no", "-m", "trl_mmreason.cli.main", "train"]
     settings = {"model_name_or_path": checkpoints("qwen2_5_vl"), "output_dir": tmp_path / "out", **SHORT}
     done = run([*launcher, "adapo", "--config", "adapo/miniature.yaml", *flags(settings)], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -335,11 +335,20 @@ def test_an_installed_wheel_trains_without_a_checkout(wheel, checkpoints, tmp_pa
     zipfile.ZipFile(wheel).extractall(packages)
     (borrowed,) = {path for path in sys.path if path.endswith("site-packages")}
     settings = {"model_name_or_path": checkpoints("qwen2_5_vl"), "output_dir": tmp_path / "out", **SHORT}
-    command = [python, "-m", "trl_mmreason.cli", "train", "adapo", "--config", "adapo/miniature.yaml", *flags(settings)]
+    command = [
+        python,
+        "-m",
+        "trl_mmreason.cli.main",
+        "train",
+        "adapo",
+        "--config",
+        "adapo/miniature.yaml",
+        *flags(settings),
+    ]
     done = run(command, tmp_path, PYTHONPATH=f"{packages}:{borrowed}")
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "out/report.html").is_file()
-    where = [python, "-c", "from trl_mmreason.recipes import ROOT; print(ROOT)"]
+    where = [python, "-c", "from trl_mmreason.scripts.recipes import ROOT; print(ROOT)"]
     assert (
         run(where, tmp_path, PYTHONPATH=f"{packages}:{borrowed}").stdout.strip() == f"{packages}/trl_mmreason/_recipes"
     )

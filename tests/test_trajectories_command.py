@@ -8,8 +8,8 @@ import pytest
 from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
 
-from trl_mmreason.cli import main
-from trl_mmreason.commands.trajectories import _RULES
+from trl_mmreason.cli.commands.trajectories import _RULES
+from trl_mmreason.cli.main import main
 from trl_mmreason.sophia.objective import RULES
 
 QUESTIONS = {"id 0": "How many cats?", "id 1": "How many dogs?"}

@@ -23,14 +23,14 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.models import utils as models_utils
 from trl.trainer import dpo_trainer, grpo_trainer, utils
 
-from trl_mmreason.engines.sharding import loading_whole
+from trl_mmreason.compat.sharding import loading_whole
+from trl_mmreason.compat.trl_contract import changed_methods
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.trl_contract import changed_methods
 
 
 def test_private_methods_take_what_the_overrides_expect():
     nothing = {"trl": [], "transformers": []}
-    assert changed_methods() == nothing, "read them, and adapt grpo.py, engines/vllm.py, checkpoint.py or live_rows.py"
+    assert changed_methods() == nothing, "read them, and adapt grpo.py, compat/vllm.py, checkpoint.py or live_rows.py"
 
 
 def test_a_method_that_changed_is_named(monkeypatch):
@@ -184,7 +184,7 @@ def test_transformers_still_fills_sampling_settings_from_the_checkpoint():
     assert GenerationConfig._get_default_generation_params()["typical_p"] == 1.0
 
 
-# ----------------------------------------------------------------------------------------------- vLLM (engines/vllm.py)
+# ----------------------------------------------------------------------------------------------- vLLM (compat/vllm.py)
 
 
 def test_vllm_generation_is_built_from_the_names_that_are_replaced():
@@ -223,7 +223,7 @@ def test_weights_are_sent_before_a_rollout_function_is_called():
 
 
 def test_trl_still_needs_its_vllm_corrected():
-    """Each of these says what engines/vllm.py no longer has to do once it fails."""
+    """Each of these says what compat/vllm.py no longer has to do once it fails."""
     assert "dtype" not in inspect.getsource(VLLMGeneration._init_vllm), "TRL sets the engine's dtype: `_init_vllm`"
     whole = inspect.getsource(VLLMGeneration)
     assert "logit_bias" not in whole, "TRL rules placeholders out: `without_placeholders`"

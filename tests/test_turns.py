@@ -1,7 +1,7 @@
 import pytest
 from support import load
 
-from trl_mmreason.turns import next_turn_ids
+from trl_mmreason.compat.chat_template import next_turn_ids
 
 FOLLOWUP = "Please check 12 and 3."
 

@@ -12,11 +12,11 @@ from scripted import Scripted
 from support import png, write_lines
 
 import trl_mmreason
-from trl_mmreason.construction import check_rows
-from trl_mmreason.data import DataError, load_rows
-from trl_mmreason.sampling.answering import answer_questions
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.unseen_media import refuse_unseen_media
+from trl_mmreason.data.loading import DataError, load_rows
+from trl_mmreason.data.unseen_media import refuse_unseen_media
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.jobs.answering import answer_questions
+from trl_mmreason.training.construction import check_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -9,14 +9,14 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason import AdaPOConfig, ChainOfStepGRPOConfig, SelfEvolutionConfig, SRPOConfig
-from trl_mmreason.engines.prompts import (
+from trl_mmreason.compat.vllm import engine_dtype, without_placeholders
+from trl_mmreason.compat.vllm_prompts import (
     PromptMemory,
     PromptMismatch,
     compare_prompts,
     find_pictures,
     unexpanded_prompts,
 )
-from trl_mmreason.engines.vllm import engine_dtype, without_placeholders
 from trl_mmreason.miniature.models import build_model
 
 P = 7  # the placeholder

@@ -182,7 +182,7 @@ def test_chain_of_step_trains_whole_models_and_then_an_adapter(train, tmp_path):
 @pytest.mark.parametrize("method", ["adapo", "srpo", "reflection_sft", *STAGED])
 def test_a_missing_tracker_is_named_before_anything_is_loaded(method, monkeypatch, capsys):
     """Every one of these files logs to trackio, which is an extra."""
-    monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("trl_mmreason.compat.packages.find_spec", lambda name: None)
     on_cpu = [] if method in STAGED else ["--bf16", "false", "--use_cpu", "true"]
     with pytest.raises(SystemExit):
         train_here(monkeypatch, method, "--config", f"{method}/your_model.yaml", *on_cpu)

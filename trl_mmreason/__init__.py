@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .quiet import silence_harmless
+from .compat.quiet import silence_harmless
 
 __version__ = "0.1.0"
 
@@ -22,7 +22,7 @@ _PUBLIC = {
     "ChainOfStepSFTConfig": "chain_of_step.config",
     "ChainOfStepSFTTrainer": "chain_of_step.sft",
     "Grader": "grading",
-    "GroupGRPOTrainer": "grpo",
+    "GroupGRPOTrainer": "training.grpo",
     "IterativeDPOConfig": "chain_of_step.config",
     "IterativeDPOTrainer": "chain_of_step.dpo",
     "MixedGroupsGRPOConfig": "sophia.config",
@@ -34,7 +34,7 @@ _PUBLIC = {
     "ProcessRewardTrainer": "chain_of_step.process_reward_trainer",
     "ReflectionSFTConfig": "srpo.config",
     "ReflectionSFTTrainer": "srpo.sft",
-    "RolloutConfig": "engines.config",
+    "RolloutConfig": "training.vllm_config",
     "SRPOConfig": "srpo.config",
     "SRPOTrainer": "srpo.trainer",
     "SelfEvolutionConfig": "self_evolution.config",
@@ -81,9 +81,7 @@ if TYPE_CHECKING:
     from .chain_of_step.process_reward import ProcessRewardModel
     from .chain_of_step.process_reward_trainer import ProcessRewardTrainer
     from .chain_of_step.sft import ChainOfStepSFTTrainer
-    from .engines.config import RolloutConfig
     from .grading import Grader
-    from .grpo import GroupGRPOTrainer
     from .self_evolution.config import SelfEvolutionConfig
     from .self_evolution.trainer import SelfEvolutionTrainer
     from .sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
@@ -92,6 +90,8 @@ if TYPE_CHECKING:
     from .srpo.config import ReflectionSFTConfig, SRPOConfig
     from .srpo.sft import ReflectionSFTTrainer
     from .srpo.trainer import SRPOTrainer
+    from .training.grpo import GroupGRPOTrainer
+    from .training.vllm_config import RolloutConfig
 
 
 def __getattr__(name: str) -> Any:

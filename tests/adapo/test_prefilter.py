@@ -6,10 +6,10 @@ import pytest
 from datasets import Dataset
 
 from trl_mmreason.adapo.prefilter import STAGE, prefilter
-from trl_mmreason.data import load_rows
-from trl_mmreason.sampling import Failure, Sample, SamplingParams, derive_seed
-from trl_mmreason.sampling.difficulty import difficulty_filter
-from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.data.loading import load_rows
+from trl_mmreason.generation import Failure, Sample, SamplingParams, derive_seed
+from trl_mmreason.jobs.difficulty import difficulty_filter
+from trl_mmreason.jobs.store import SettingsChanged, Store
 
 # question → its trajectories: first and second answer; the right answer is always 7
 SCRIPT = {

@@ -10,8 +10,8 @@ from support import SUPERVISED_RUN, drawn_rows, load, maker
 from trl_mmreason import ChainOfStepSFTConfig, IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.baselines.patterns import STEP_BY_STEP, PatternSFTTrainer, in_pattern
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
+from trl_mmreason.generation.engine import Sample
 from trl_mmreason.grading import Grader
-from trl_mmreason.sampling.engine import Sample
 
 STEPS = [Step("Look", "I see 3 and 4.", "I looked twice."), Step("Add", "3+4=7", "So it is.")]
 CHAIN = render_chain(Chain(STEPS, "The answer is 7."))

@@ -9,10 +9,10 @@ from support import SUPERVISED_RUN, changed_weights, drawn_rows, load, maker, we
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import first_revision, make_revisions
-from trl_mmreason.data import load_rows
-from trl_mmreason.sampling import Failure, Sample, SamplingParams
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sources import read_source
+from trl_mmreason.data.loading import load_rows
+from trl_mmreason.data.sources import read_source
+from trl_mmreason.generation import Failure, Sample, SamplingParams
+from trl_mmreason.jobs.store import Store
 
 CHECK = "Check it."
 trainer_for = maker(PlainSFTTrainer, PlainSFTConfig, **SUPERVISED_RUN)
@@ -125,7 +125,7 @@ def test_an_empty_completion_is_refused(checkpoints, tmp_path):
 
 
 def test_three_turns_of_a_real_policy(checkpoints, tmp_path):
-    from trl_mmreason.sampling.transformers_engine import TransformersEngine
+    from trl_mmreason.generation.transformers_engine import TransformersEngine
 
     engine = TransformersEngine(*load(checkpoints("qwen2_5_vl")))
     rows, settings = Dataset.from_list(drawn_rows(6)), {"n": 2, "sampling_params": SamplingParams(6, 1.0)}

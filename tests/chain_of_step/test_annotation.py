@@ -30,15 +30,15 @@ from trl_mmreason.chain_of_step.template import (
     parse_chain,
     render_chain,
 )
+from trl_mmreason.generation import Failure, SamplingParams, derive_seed
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Grader
+from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, solve
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.miniature.truth import true_labels
-from trl_mmreason.sampling import Failure, SamplingParams, derive_seed
-from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice."), Step("Say", "It is 7.", "Yes.")]
 

@@ -17,12 +17,12 @@ from transformers import TrainerCallback
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.paths import read_path
 from trl_mmreason.chain_of_step.process_reward import Scores
+from trl_mmreason.compat.model_parts import parts_of
+from trl_mmreason.generation.engine import Sample
+from trl_mmreason.generation.vllm_process import VLLMProcess
+from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.parts import parts_of
-from trl_mmreason.sampling.engine import Sample
-from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.sampling.vllm_process import VLLMProcess
 
 RUN = {**PATHS_RUN, "per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
 RUN |= {"num_train_epochs": 1, "max_steps": -1}

@@ -33,8 +33,8 @@ from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.serve import create_app
 from trl_mmreason.chain_of_step.template import STEP_END
 from trl_mmreason.chain_of_step.tokens import trainable_token_indices
+from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.grading import accuracy_reward
-from trl_mmreason.parts import parts_of
 
 STEP_PATTERN = re.escape(STEP).replace(re.escape("{}"), "(.*?)")
 QUESTION = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}

@@ -14,11 +14,11 @@ from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.protocols import Chains
 from trl_mmreason.chain_of_step.sampling import sample_paths
 from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, render_chain
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.engine import Failure, Sample
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.engine import Failure, Sample
-from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 CHAIN = Chain([Step("Read", "A 3 and a 4.", "Yes."), Step("Add", "3+4=7", "Yes.")], "7")
 TEXT = render_chain(CHAIN)

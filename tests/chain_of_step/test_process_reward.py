@@ -17,11 +17,11 @@ from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, logit_
 from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
 from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP_END, parse_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, trainable_token_indices
+from trl_mmreason.data.images import pictures_of
+from trl_mmreason.generation.batch import encode, tokenizer_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.pictures import pictures_of
-from trl_mmreason.sampling.generation import encode, tokenizer_of
 
 CHAINS = [chain_of_steps(solve(problem)) for problem in make_problems(["adding", "counting"], 6, seed=0)]
 

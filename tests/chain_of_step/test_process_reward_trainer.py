@@ -28,10 +28,10 @@ from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.process_reward_trainer import UNLABELLED, ProcessRewardTrainer, score_metrics
 from trl_mmreason.chain_of_step.template import parse_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, chain_token_ids
+from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.parts import parts_of
 
 RUN = {**SUPERVISED_RUN, "warmup_steps": 0}  # the first step of a warm-up changes nothing
 ADAPTER = {"r": 2, "target_modules": "all-linear", "exclude_modules": ["lm_head"]}

@@ -18,7 +18,7 @@ from trl_mmreason.chain_of_step.prompts import (
     steps_as_text,
 )
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS, Chain, Step, parse_chain, render_chain
-from trl_mmreason.sampling.asking import MalformedReply
+from trl_mmreason.jobs.asking import MalformedReply
 
 REPLY = """### <Step 1: Read the digits>
 <Detailed Thinking>: The left digit is 3.

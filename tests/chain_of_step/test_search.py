@@ -23,9 +23,9 @@ from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.search import BeamSearched, part_sampling_params, step_beam_search
 from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, chain_ends
-from trl_mmreason.sampling import Failure, SamplingParams, derive_seed
-from trl_mmreason.sampling.server_engine import ServerEngine
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.generation import Failure, SamplingParams, derive_seed
+from trl_mmreason.generation.server_engine import ServerEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 
 
 def test_the_best_candidate_of_each_stage_is_kept():

@@ -19,7 +19,7 @@ from loopback import served, wait_for
 from telling_scorer import TellingScorer, chain
 
 from trl_mmreason.chain_of_step.serve import create_app
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 
 RED = PIL.Image.new("RGB", (28, 28), "red")
 
@@ -292,7 +292,7 @@ def test_a_model_without_the_tokens_of_chains_is_refused(checkpoints):
 
 @pytest.mark.full
 def test_the_command_serves_until_interrupted(bases):
-    command = [sys.executable, "-m", "trl_mmreason.cli", "serve-prm", bases("qwen2_5_vl"), "--port", "0"]
+    command = [sys.executable, "-m", "trl_mmreason.cli.main", "serve-prm", bases("qwen2_5_vl"), "--port", "0"]
     process = subprocess.Popen([*command, "--max-waiting", "7"], stderr=subprocess.PIPE, text=True)
     try:
         lines = iter(process.stderr.readline, "")

@@ -20,9 +20,9 @@ from support import (
 from trl_mmreason import ChainOfStepSFTConfig, ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS
 from trl_mmreason.chain_of_step.tokens import DEFINITIONS, chain_token_ids, trainable_token_indices
+from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.parts import parts_of
 
 RUN = {**SUPERVISED_RUN, "warmup_steps": 0}  # the first step of a warm-up changes nothing
 trainer_for = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **RUN)

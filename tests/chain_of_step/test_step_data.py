@@ -10,11 +10,11 @@ from trl_mmreason.chain_of_step.prompts import STEP_DATA_PROMPT, step_data_promp
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
+from trl_mmreason.generation import Failure, Sample, SamplingParams
+from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problems, problems_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
-from trl_mmreason.sampling import Failure, Sample, SamplingParams
-from trl_mmreason.sampling.store import SettingsChanged, Store
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain to see."), Step("Add", "3+4=7", "Done twice.")]
 

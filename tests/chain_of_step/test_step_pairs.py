@@ -13,7 +13,7 @@ from trl_mmreason.chain_of_step.objective import last_part_mask
 from trl_mmreason.chain_of_step.pairs import Pair, pairs_dataset
 from trl_mmreason.chain_of_step.sampling import search_answers
 from trl_mmreason.chain_of_step.step_pairs import make_step_pairs, searched_paths
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.jobs.store import Store
 
 RUN = {**PATHS_RUN, "max_steps": -1, "warmup_steps": 0, "num_train_epochs": 1}
 RUN |= {"rounds": 1, "num_paths": 2, "pairing": "step_wise"}

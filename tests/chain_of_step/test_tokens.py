@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS, parse_chain
 from trl_mmreason.chain_of_step.tokens import DEFINITIONS, add_chain_tokens, chain_token_ids, trainable_token_indices
+from trl_mmreason.generation.engine import Request, SamplingParams
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling.engine import Request, SamplingParams
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 STEP_END = "<|reasoning_step_end|>"
 CHAIN = chain_of_steps(solve(make_problems(["adding"], 1, seed=0)[0]))

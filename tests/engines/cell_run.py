@@ -21,8 +21,8 @@ from switch import let_cpus_take_the_engine
 from transformers import AutoModelForImageTextToText
 
 from trl_mmreason.chain_of_step.tokens import trainable_token_indices
-from trl_mmreason.engines.merged import merged_parameters
-from trl_mmreason.engines.sharding import loading_whole, whole_state
+from trl_mmreason.compat.merged_adapters import merged_parameters
+from trl_mmreason.compat.sharding import loading_whole, whole_state
 
 let_cpus_take_the_engine()
 torch.set_num_threads(1)

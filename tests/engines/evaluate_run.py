@@ -15,11 +15,11 @@ from recorded import recorded_ids
 from support import drawn_rows
 from switch import let_cpus_take_the_engine
 
-from trl_mmreason import comparison
-from trl_mmreason.sampling import Request, SamplingParams
-from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import train_and_save
+from trl_mmreason.generation import Request, SamplingParams
+from trl_mmreason.generation.protocols import TwoTurn
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.scripts import comparison
+from trl_mmreason.scripts.single_stage import train_and_save
 
 let_cpus_take_the_engine()
 torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from switch import let_cpus_take_the_engine
 
 let_cpus_take_the_engine()
 
-from trl_mmreason.interruption import TrainingInterrupted  # noqa: E402
+from trl_mmreason.training.interruption import TrainingInterrupted  # noqa: E402
 
 model, folder, signalled = sys.argv[1:]
 trainer = make("AdaPOTrainer", model, folder, **{**four_steps("AdaPOTrainer"), "save_steps": 1, "save_total_limit": 1})

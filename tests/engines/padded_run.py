@@ -14,7 +14,7 @@ from switch import let_cpus_take_the_engine
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText, TrainerCallback
 
-from trl_mmreason.facts import check_finite
+from trl_mmreason.training.facts import check_finite
 
 let_cpus_take_the_engine()
 torch.set_num_threads(1)

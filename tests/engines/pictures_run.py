@@ -14,7 +14,7 @@ from every_trainer import CHAINS, DPO, REFLECTION, four_steps, labels_of, make
 from support import drawn_rows, losses_of
 from switch import let_cpus_take_the_engine
 
-from trl_mmreason.engines.sharding import whole_state
+from trl_mmreason.compat.sharding import whole_state
 
 let_cpus_take_the_engine()
 torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from trl_mmreason.engines.replaced import replaced
+from trl_mmreason.compat.replaced import replaced
 
 TOLERANCE = 1e-4
 """Nats by which log-probabilities of vLLM and of the training pass may differ in float32."""

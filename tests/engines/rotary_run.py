@@ -12,7 +12,7 @@ from every_trainer import make
 from switch import let_cpus_take_the_engine
 from transformers import AutoModelForImageTextToText
 
-from trl_mmreason.engines.sharding import loading_whole
+from trl_mmreason.compat.sharding import loading_whole
 from trl_mmreason.miniature.models import FAMILIES
 
 
@@ -25,7 +25,7 @@ def frequencies(model):
 warned = []
 handler = logging.Handler()
 handler.emit = lambda record: warned.append(record.getMessage())
-logging.getLogger("trl_mmreason.precision").addHandler(handler)
+logging.getLogger("trl_mmreason.compat.precision").addHandler(handler)
 let_cpus_take_the_engine()
 torch.set_num_threads(1)
 root, outcomes = Path(sys.argv[1]), {}

@@ -19,9 +19,9 @@ from trl_mmreason.chain_of_step.prompts import (
 )
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.generation.batch import collate, encode
 from trl_mmreason.miniature import models
-from trl_mmreason.parts import placeholder_ids
-from trl_mmreason.sampling.generation import collate, encode
 from trl_mmreason.sophia.prompts import reasoning_prompt
 from trl_mmreason.srpo.prompts import COT_PROMPT, TEACHER_SYSTEM_PROMPT, teacher_prompt
 

@@ -4,7 +4,7 @@ import pytest
 from processes import launch
 from switch import ENGINES, environment
 
-from trl_mmreason.resuming import UNFINISHED, newest_checkpoint
+from trl_mmreason.training.resuming import UNFINISHED, newest_checkpoint
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -38,5 +38,5 @@ def test_deepspeed_still_rounds_them(family, found):
     models = found[family]
     assert any((models["upstream"][name] != value).any() for name, value in models["exact"].items()), (
         "DeepSpeed itself now leaves them exact (deepspeedai/DeepSpeed#4932). Delete `exact_rotary_frequencies` in "
-        "engines/sharding.py"
+        "compat/sharding.py"
     )

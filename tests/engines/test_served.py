@@ -21,12 +21,12 @@ from processes import free_port
 from support import drawn_rows
 from taught_parties import CAPTION_PROMPT, FEWEST_STEPS, MOST_STEPS, questions, save_parties, save_scorer
 
-from trl_mmreason.cli import main
-from trl_mmreason.parts import placeholder_ids
-from trl_mmreason.sampling import Request, SamplingParams
-from trl_mmreason.sampling.server_engine import ServerEngine
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.cli.main import main
+from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.generation import Request, SamplingParams
+from trl_mmreason.generation.server_engine import ServerEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.srpo.prompts import COT_PROMPT
 
 pytest.importorskip("vllm")
@@ -244,7 +244,7 @@ def test_trajectories(url, data, tmp_path, capsys):
 
 
 def test_evaluate_with_vllm_in_the_process(parties, data, tmp_path):
-    command = [sys.executable, "-m", "trl_mmreason.cli", "evaluate", f"own={data}", "--model", parties, "--vllm"]
+    command = [sys.executable, "-m", "trl_mmreason.cli.main", "evaluate", f"own={data}", "--model", parties, "--vllm"]
     command += ["--system-prompt", COT_PROMPT, "--max-new-tokens", "24", "--output", str(tmp_path)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]

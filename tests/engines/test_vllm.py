@@ -305,7 +305,7 @@ def test_trl_still_leaves_random_states_as_they_are():
     source = inspect.getsource(VLLMGeneration.generate)
     assert "seed" not in source, (
         "TRL itself may let processes that share a vLLM sample alike (huggingface/trl#3671): if "
-        "test_they_sample_the_same_tokens_… passes without `_one_random_state` in engines/vllm.py, delete that"
+        "test_they_sample_the_same_tokens_… passes without `_one_random_state` in compat/vllm.py, delete that"
     )
     assert "rng" not in source
 
@@ -314,8 +314,8 @@ def test_trl_still_leaves_the_encoder_cache(runs):
     rollout = runs("adapo qwen2_5_vl")["after_upstream_sync"]
     pictured = (rollout["pictures"] > 0).unsqueeze(1)
     assert differences(rollout, pictured).mean() > 100 * TOLERANCE, (
-        "TRL itself now resets the encoder cache (huggingface/trl#7198). Delete `sync_weights` in engines/vllm.py and "
-        "`reset_encoder_cache` in engines/vllm_client.py"
+        "TRL itself now resets the encoder cache (huggingface/trl#7198). Delete `sync_weights` in compat/vllm.py and "
+        "`reset_encoder_cache` in compat/vllm_client.py"
     )
     assert differences(rollout, ~pictured).mean() < TOLERANCE
 
@@ -328,13 +328,13 @@ def test_trl_still_compares_log_probabilities_over_different_tokens(runs):
     assert larger.max() < -math.log(0.9) + TOLERANCE
     assert larger.mean() > 100 * TOLERANCE, (
         "TRL itself now compares them over the same tokens (huggingface/trl#6789). Delete "
-        "`vllm_importance_sampling_mode` in engines/config.py"
+        "`vllm_importance_sampling_mode` in training/vllm_config.py"
     )
 
 
 def test_vllm_still_refuses_the_names_of_llava_next(runs):
     name = runs("adapo llava_next")["upstream_name"]
     assert "vision_model" not in name, (
-        f"vLLM itself now reads transformers 5's names of LLaVA-NeXT, as {name}. Delete engines/vllm_llava_next.py, "
-        "engines/vllm_plugin.py and the entry point in pyproject.toml"
+        f"vLLM itself now reads transformers 5's names of LLaVA-NeXT, as {name}. Delete compat/vllm_llava_next.py, "
+        "compat/vllm_plugin.py and the entry point in pyproject.toml"
     )

@@ -102,7 +102,7 @@ def test_trl_still_leaves_the_encoder_cache(runs):
     pictured = (rollout["pictures"] > 0).unsqueeze(1)
     assert differences(rollout, pictured).mean() > 100 * TOLERANCE, (
         "TRL itself now resets the server's encoder cache (huggingface/trl#7198). Delete `sync_weights` in "
-        "engines/vllm.py and `reset_encoder_cache` in engines/vllm_client.py"
+        "compat/vllm.py and `reset_encoder_cache` in compat/vllm_client.py"
     )
     assert differences(rollout, ~pictured).mean() < TOLERANCE
 

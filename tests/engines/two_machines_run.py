@@ -9,7 +9,7 @@ from support import adapo_trainer, drawn_rows, losses_of
 from switch import let_cpus_take_the_engine
 from transformers import TrainerCallback
 
-from trl_mmreason.engines.sharding import whole_state
+from trl_mmreason.compat.sharding import whole_state
 
 let_cpus_take_the_engine()
 torch.set_num_threads(1)

@@ -13,12 +13,12 @@ from trl.data_utils import prepare_multimodal_messages
 from trl.generation.vllm_generation import VLLMGeneration
 from vllm_policies import random_policy, rollout_of
 
-from trl_mmreason import comparison
-from trl_mmreason.engines.prompts import PromptMismatch
-from trl_mmreason.engines.replaced import replaced
-from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.sampling.vllm_engine import LoadedVLLM
+from trl_mmreason.compat.replaced import replaced
+from trl_mmreason.compat.vllm_prompts import PromptMismatch
+from trl_mmreason.generation.protocols import TwoTurn
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.generation.vllm_engine import LoadedVLLM
+from trl_mmreason.scripts import comparison
 
 
 def checks(trainer, family):

@@ -9,9 +9,9 @@ import torch
 from support import drawn_rows
 from vllm_policies import random_policy, rule_out_placeholders, save, write
 
-from trl_mmreason.commands import evaluate
-from trl_mmreason.sampling import Request, SamplingParams
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.cli.commands import evaluate
+from trl_mmreason.generation import Request, SamplingParams
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 
 if __name__ == "__main__":  # vLLM's own process imports this file again
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1"}

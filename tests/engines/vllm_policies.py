@@ -19,9 +19,9 @@ from trl_mmreason import (
     SRPOTrainer,
 )
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import SIZES, Size, build_model
-from trl_mmreason.parts import placeholder_ids
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 

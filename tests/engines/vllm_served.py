@@ -19,7 +19,7 @@ from processes import free_port
 from safetensors.torch import save_file
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 
-from trl_mmreason.engines import vllm as corrections
+from trl_mmreason.compat import vllm as corrections
 
 os.environ |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_API_KEY": "a key"}
 if not torch.cuda.is_available():

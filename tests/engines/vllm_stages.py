@@ -15,12 +15,12 @@ from every_trainer import DPO, make
 from transformers import TrainerCallback
 from trl import ModelConfig
 
-from trl_mmreason import stages
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.vllm_process import VLLMProcess
-from trl_mmreason.sections import StagedArguments
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.generation.vllm_process import VLLMProcess
+from trl_mmreason.jobs.store import Store
+from trl_mmreason.scripts import stages
+from trl_mmreason.scripts.sections import StagedArguments
 
 VLLM = {"dtype": "float32", "max_model_len": 1024}
 NOTED = []

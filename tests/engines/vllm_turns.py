@@ -6,8 +6,8 @@ import torch
 from support import drawn_rows
 from trl.data_utils import prepare_multimodal_messages
 
-from trl_mmreason.engines.replaced import replaced
-from trl_mmreason.rollouts.two_turn_rollout import log_turns, turn_after_turn
+from trl_mmreason.compat.replaced import replaced
+from trl_mmreason.training.two_turn_rollout import log_turns, turn_after_turn
 
 QUESTIONS, GENERATIONS = 12, 2  # twice as many rows as the engine takes at once
 # A random policy repeats itself until it is cut; with the penalty greedy answers end, too.

@@ -9,11 +9,11 @@ from PIL import Image
 from support import full_but
 from written_samples import sample, samples
 
-from trl_mmreason.cli import main
+from trl_mmreason.cli.main import main
 from trl_mmreason.evaluation.evaluation_report import save_evaluation, trajectories_of, write_evaluation_report
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.sampling import Failure
+from trl_mmreason.generation import Failure
 
 RED = (255, 0, 0)
 SCRIPT = "<script>document.documentElement.dataset.attacked = 'yes'</script>"

@@ -11,12 +11,12 @@ from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
+from trl_mmreason.generation import Failure, Sample, SamplingParams
+from trl_mmreason.generation.protocols import Direct, TwoTurn, last_verdict
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.answering import answer_questions
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.miniature.cold_start import greedy_accuracy
-from trl_mmreason.sampling import Failure, Sample, SamplingParams
-from trl_mmreason.sampling.answering import answer_questions
-from trl_mmreason.sampling.protocols import Direct, TwoTurn, last_verdict
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 CHECK = TwoTurn("Please check.")
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from written_samples import sample, samples
 
+from trl_mmreason.data.rows import DataError
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS
 from trl_mmreason.evaluation.files import format_results, read_evaluation, results_as_json, write_evaluation
 from trl_mmreason.evaluation.metrics import metric_of, two_turn_metrics
 from trl_mmreason.evaluation.results import compare_results, summarise
+from trl_mmreason.generation import Failure
 from trl_mmreason.grading import Grader
-from trl_mmreason.rows import DataError
-from trl_mmreason.sampling import Failure
 
 
 def values(found, **settings):

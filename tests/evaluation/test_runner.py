@@ -15,13 +15,13 @@ from trl_mmreason.evaluation.files import write_evaluation
 from trl_mmreason.evaluation.provenance import digest_of
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import ANSWERS, evaluate
+from trl_mmreason.generation import Failure, SamplingParams
+from trl_mmreason.generation.chat import Chat
+from trl_mmreason.generation.protocols import Direct, TwoTurn
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Grader, JudgeGrader
-from trl_mmreason.sampling import Failure, SamplingParams
-from trl_mmreason.sampling.answering import verdict_stage
-from trl_mmreason.sampling.chat import Chat
-from trl_mmreason.sampling.protocols import Direct, TwoTurn
-from trl_mmreason.sampling.store import Record, SettingsChanged, Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.answering import verdict_stage
+from trl_mmreason.jobs.store import Record, SettingsChanged, Store
 from trl_mmreason.srpo.protocols import Reflection
 
 SHORT = SamplingParams(max_new_tokens=8, temperature=0.0)

@@ -22,7 +22,7 @@ from trl_mmreason.evaluation.training_run import (
     runs_table,
     write_training_report,
 )
-from trl_mmreason.logged_questions import (
+from trl_mmreason.training.logged_questions import (
     about_question,
     gather_without_pictures,
     prompts_alike,

@@ -3,12 +3,12 @@
 import pytest
 from chat_stub import Handler, chat_stub
 
+from trl_mmreason.generation.chat import Chat
+from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.grading.grader import grader_settings
 from trl_mmreason.grading.judge import JudgeGrader, read_judgement, shown_to_judge
-from trl_mmreason.replies import Failure, UnsuitableEngine
-from trl_mmreason.sampling.chat import Chat
-from trl_mmreason.sampling.server_engine import ServerEngine
+from trl_mmreason.grading.replies import Failure, UnsuitableEngine
 
 
 class Recorded:

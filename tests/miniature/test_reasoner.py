@@ -5,12 +5,12 @@ import torch
 from support import plain_sum
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from trl_mmreason.generation.engine import Failure, Request, SamplingParams
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature import reasoner as module
 from trl_mmreason.miniature.captions import NOT_SHOWN, SECOND_LOOK, caption
 from trl_mmreason.miniature.reasoner import REASON, RuleReasoner, reasoner_path
 from trl_mmreason.miniature.tasks import make_problem, make_problems
-from trl_mmreason.sampling.engine import Failure, Request, SamplingParams
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 PROBLEM = make_problem("adding", 4)  # 8+1
 QUESTION = "What is the sum of the digits?"

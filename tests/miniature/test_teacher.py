@@ -16,10 +16,10 @@ from trl_mmreason.chain_of_step.prompts import (
     step_judge_message,
 )
 from trl_mmreason.chain_of_step.template import Step, parse_chain, render_chain
+from trl_mmreason.generation.engine import Failure, Request, SamplingParams
 from trl_mmreason.miniature.solutions import ERRORS, solve
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problem, make_problems
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
-from trl_mmreason.sampling.engine import Failure, Request, SamplingParams
 from trl_mmreason.srpo.prompts import TEACHER_SYSTEM_PROMPT, read_reflection, teacher_prompt
 
 PROBLEM = make_problem("adding", 4)  # 8+1

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 from text_reasoners import saved_reasoner
 
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.jobs.store import Store
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import sys
 
 from datasets import Dataset, Features, Image, Json, List, Value, load_dataset
 
+from trl_mmreason.jobs.export import to_dataset
+from trl_mmreason.jobs.store import Record, Store
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
-from trl_mmreason.sampling.export import to_dataset
-from trl_mmreason.sampling.store import Record, Store
 
 STAGE = "answers"
 MESSAGES = List({"role": Value("string"), "content": Value("string")})

@@ -8,9 +8,9 @@ from pathlib import Path
 from datasets import Dataset
 from parity import Parity, echo, questions
 
-from trl_mmreason.sampling.answering import answer_questions
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.generation.protocols import Direct
+from trl_mmreason.jobs.answering import answer_questions
+from trl_mmreason.jobs.store import Store
 
 
 def main(folder: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from trl_mmreason.sampling.patience import patient_state
-from trl_mmreason.sampling.run import run
-from trl_mmreason.sampling.store import Record, Store, StoreError
+from trl_mmreason.generation.patience import patient_state
+from trl_mmreason.jobs.run import run
+from trl_mmreason.jobs.store import Record, Store, StoreError
 
 SETTINGS = {"model": "none"}
 ROWS = [{"id": f"row-{number}"} for number in range(300)]

@@ -5,16 +5,16 @@ from collections import Counter
 import pytest
 from scripted import Scripted
 
-from trl_mmreason.replies import ReplyCount, UnsuitableEngine
-from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams
-from trl_mmreason.sampling.asking import (
+from trl_mmreason.generation import Failure, Request, Sample, SamplingParams
+from trl_mmreason.grading.replies import ReplyCount, UnsuitableEngine
+from trl_mmreason.jobs.asking import (
     MalformedReply,
     ReplyCollector,
     ask_until_read,
     parsed_positions,
     reference_answer,
 )
-from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.jobs.store import SettingsChanged, Store
 
 # What each unit is answered, time after time.
 REPLIES = {

@@ -11,8 +11,8 @@ from export_worker import PICTURE_COLUMNS, STAGE, assert_same_samples, picture_r
 from loopback import serving
 from test_hub import TOKEN, client_environment
 
-from trl_mmreason.sampling.export import join_source_columns, to_dataset
-from trl_mmreason.sampling.store import Record, Store
+from trl_mmreason.jobs.export import join_source_columns, to_dataset
+from trl_mmreason.jobs.store import Record, Store
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

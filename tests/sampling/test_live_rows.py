@@ -23,19 +23,19 @@ from transformers import (
 from transformers.generation import utils as generation_utils
 from trl import GRPOTrainer
 
-from trl_mmreason.miniature.models import FAMILIES, build_model
-from trl_mmreason.miniature.tasks import make_problems, problems_dataset
-from trl_mmreason.parts import placeholder_ids
-from trl_mmreason.sampling.engine import Request, SamplingParams
-from trl_mmreason.sampling.generation import Prompt, collate, encode
-from trl_mmreason.sampling.live_rows import (
+from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.generation.batch import Prompt, collate, encode
+from trl_mmreason.generation.engine import Request, SamplingParams
+from trl_mmreason.generation.live_rows import (
     can_decode,
     can_share_prompts,
     decode_live_rows,
     ended_rows_leave,
     step_aside,
 )
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.miniature.models import FAMILIES, build_model
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 
 LENGTHS = [2, 9, 3, 24, 4, 5, 1, 12]
 END = 5

@@ -6,15 +6,15 @@ import datasets
 import pytest
 from datasets import Dataset
 
+from trl_mmreason.generation.engine import Sample
+from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.grading import Grader, Verdict
-from trl_mmreason.sampling.answering import Answers, _StoredSamples, answer_questions
-from trl_mmreason.sampling.database import Database
-from trl_mmreason.sampling.engine import Sample
-from trl_mmreason.sampling.export import to_dataset
-from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.questions import remember_questions
-from trl_mmreason.sampling.run import run
-from trl_mmreason.sampling.store import Record
+from trl_mmreason.jobs.answering import Answers, _StoredSamples, answer_questions
+from trl_mmreason.jobs.database import Database
+from trl_mmreason.jobs.export import to_dataset
+from trl_mmreason.jobs.questions import remember_questions
+from trl_mmreason.jobs.run import run
+from trl_mmreason.jobs.store import Record
 
 STAGE, SAMPLES = "answers", 8
 FEW, MANY = 2_000, 8_000

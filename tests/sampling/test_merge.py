@@ -6,8 +6,8 @@ import time
 import pytest
 from processes import begin
 
-from trl_mmreason.sampling.merge import MergeConflict, StageCount, merge_stores
-from trl_mmreason.sampling.store import Record, Store
+from trl_mmreason.jobs.merge import MergeConflict, StageCount, merge_stores
+from trl_mmreason.jobs.store import Record, Store
 
 SETTINGS = {"model": "m", "sampling_params": {"temperature": 1.0, "top_p": 1.0}}
 

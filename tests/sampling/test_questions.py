@@ -16,11 +16,11 @@ from trl_mmreason.chain_of_step.annotation import annotate_by_judge, annotate_by
 from trl_mmreason.chain_of_step.sampling import sample_paths, search_answers
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
+from trl_mmreason.generation import SamplingParams
 from trl_mmreason.grading import Grader
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.difficulty import difficulty_filter
-from trl_mmreason.sampling.questions import remember_questions
-from trl_mmreason.sampling.store import Record, SettingsChanged, Store
+from trl_mmreason.jobs.difficulty import difficulty_filter
+from trl_mmreason.jobs.questions import remember_questions
+from trl_mmreason.jobs.store import Record, SettingsChanged, Store
 from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 from trl_mmreason.srpo.cold_start import make_reflections
 

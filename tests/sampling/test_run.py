@@ -14,10 +14,11 @@ import pytest
 from datasets import Dataset
 from store_worker import SETTINGS, payload
 
-from trl_mmreason.sampling import Failure, progress
-from trl_mmreason.sampling.engine import UnsuitableEngine
-from trl_mmreason.sampling.run import Summary, run
-from trl_mmreason.sampling.store import SettingsChanged, StoreError, Unit
+from trl_mmreason.generation import Failure
+from trl_mmreason.generation.engine import UnsuitableEngine
+from trl_mmreason.jobs import progress
+from trl_mmreason.jobs.run import Summary, run
+from trl_mmreason.jobs.store import SettingsChanged, StoreError, Unit
 
 STAGE = "answers"
 

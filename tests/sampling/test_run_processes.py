@@ -20,8 +20,8 @@ from store_worker import (
     slow_run_in_a_group,
 )
 
-from trl_mmreason.sampling.run import Summary, run
-from trl_mmreason.sampling.store import Record, Store
+from trl_mmreason.jobs.run import Summary, run
+from trl_mmreason.jobs.store import Record, Store
 
 pytestmark = pytest.mark.full
 

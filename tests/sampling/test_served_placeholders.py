@@ -7,8 +7,8 @@ from chat_stub import Handler, chat_stub
 from text_reasoners import saved_reasoner
 from transformers import AutoTokenizer
 
-from trl_mmreason.sampling import Request, SamplingParams
-from trl_mmreason.sampling.server_engine import ServerEngine
+from trl_mmreason.generation import Request, SamplingParams
+from trl_mmreason.generation.server_engine import ServerEngine
 
 REQUESTS = [Request([{"role": "user", "content": "a"}])]
 WARNING = "Nothing keeps the model 'm' at {url} from writing placeholders of pictures: "

@@ -15,8 +15,8 @@ import pytest
 from chat_stub import HANG_SECONDS, Handler, chat_stub
 from loopback import serving
 
-from trl_mmreason.sampling import Failure, Request, SamplingParams, derive_seed
-from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
+from trl_mmreason.generation import Failure, Request, SamplingParams, derive_seed
+from trl_mmreason.generation.server_engine import ServerEngine, ServerError
 
 KEY = "sk-very-secret"
 RED, BLUE = (PIL.Image.new("RGB", (28, 28), colour) for colour in ("red", "blue"))
@@ -359,8 +359,8 @@ def test_works_where_a_loop_runs_already(stub):
 def test_an_interrupt_ends_all_calls(stub):
     """Ctrl-C, not after the time-outs of what is in flight."""
     program = (
-        "import sys; from trl_mmreason.sampling import SamplingParams, Request\n"
-        "from trl_mmreason.sampling.server_engine import ServerEngine\n"
+        "import sys; from trl_mmreason.generation import SamplingParams, Request\n"
+        "from trl_mmreason.generation.server_engine import ServerEngine\n"
         "requests = [Request([{'role': 'user', 'content': 'hang'}])] * 3\n"
         "ServerEngine('m', sys.argv[1]).sample(requests, SamplingParams())"
     )

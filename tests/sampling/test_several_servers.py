@@ -14,10 +14,10 @@ from chat_stub import Handler, chat_stub
 from loopback import wait_for
 from processes import begin, free_port
 
-from trl_mmreason.sampling import Request, SamplingParams, derive_seed, servers
-from trl_mmreason.sampling.run import Summary, run
-from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.generation import Request, SamplingParams, derive_seed, servers
+from trl_mmreason.generation.server_engine import ServerEngine, ServerError
+from trl_mmreason.jobs.run import Summary, run
+from trl_mmreason.jobs.store import Store
 
 SAMPLING_PARAMS = SamplingParams(max_new_tokens=8)
 ROWS = [{"id": f"row-{k}", "prompt": [{"role": "user", "content": f"question {k}"}]} for k in range(40)]
@@ -141,7 +141,7 @@ def test_a_slow_server_gets_fewer_calls_and_all_servers_get_the_same_calls():
 
 def test_a_server_that_hangs_loses_its_calls(monkeypatch, caplog):
     """It takes connections and says nothing, as a machine does that ran out of memory."""
-    monkeypatch.setattr("trl_mmreason.sampling.chat_completions.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("trl_mmreason.generation.chat_completions.CONNECT_SECONDS", 0.1)
     with chat_stub(Quick) as there, chat_stub(Mute) as mute:
         settings = {"concurrency": 2, "timeout_seconds": 0.5, "max_retries": 0, "suppressed_ids": ()}
         engine = ServerEngine("m", [mute.url, there.url], **settings)

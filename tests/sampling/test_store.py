@@ -9,7 +9,7 @@ import pytest
 from processes import begin, outcomes
 from store_worker import be_refused, die_at_commit, fill_the_disk, save_one
 
-from trl_mmreason.sampling.store import Record, SettingsChanged, Store, StoreError, Unit
+from trl_mmreason.jobs.store import Record, SettingsChanged, Store, StoreError, Unit
 
 STAGE = "answers"
 

@@ -17,12 +17,12 @@ from test_vllm_engine import StandInLLM, install
 from text_reasoners import CHATML, REASONERS, plain_ids, text_requests
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, Phi4MultimodalConfig
 
-from trl_mmreason.sampling import Failure, Request, SamplingParams
-from trl_mmreason.sampling.generation import encode
-from trl_mmreason.sampling.loading import load_processor, processor_fingerprint, sees_pictures
-from trl_mmreason.sampling.server_engine import ServerEngine
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of
+from trl_mmreason.generation import Failure, Request, SamplingParams
+from trl_mmreason.generation.batch import encode
+from trl_mmreason.generation.loading import load_processor, processor_fingerprint, sees_pictures
+from trl_mmreason.generation.server_engine import ServerEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.generation.vllm_engine import VLLMEngine, prompt_of
 
 GREEDY = SamplingParams(8, temperature=0, logprobs=True)
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]

@@ -16,12 +16,12 @@ from text_reasoners import REASONERS, plain_ids, text_requests
 from transformers import ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
-from trl_mmreason.checkpoint import CheckpointError
-from trl_mmreason.parts import placeholder_ids
-from trl_mmreason.sampling import Failure, Request, SamplingParams, derive_seed
-from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, generate
-from trl_mmreason.sampling.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
-from trl_mmreason.sampling.transformers_engine import TransformersEngine, _windows
+from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.generation import Failure, Request, SamplingParams, derive_seed
+from trl_mmreason.generation.batch import collate, encode, end_of_turn_ids, generate
+from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
+from trl_mmreason.generation.transformers_engine import TransformersEngine, _windows
+from trl_mmreason.training.checkpoint import CheckpointError
 
 GREEDY = SamplingParams(max_new_tokens=8, temperature=0)
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]

@@ -10,9 +10,9 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows, load
 
-from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams, derive_seed
-from trl_mmreason.sampling.generation import encode
-from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of, samples_of, vllm_sampling_params
+from trl_mmreason.generation import Failure, Request, Sample, SamplingParams, derive_seed
+from trl_mmreason.generation.batch import encode
+from trl_mmreason.generation.vllm_engine import VLLMEngine, prompt_of, samples_of, vllm_sampling_params
 
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from support import drawn_rows
 
-from trl_mmreason.sampling import Failure, Request, SamplingParams, vllm_process
-from trl_mmreason.sampling.vllm_engine import VLLMEngine
-from trl_mmreason.sampling.vllm_process import VLLMProcess, environment_of_one
+from trl_mmreason.generation import Failure, Request, SamplingParams, vllm_process
+from trl_mmreason.generation.vllm_engine import VLLMEngine
+from trl_mmreason.generation.vllm_process import VLLMProcess, environment_of_one
 
 STAND_IN = """
 import json, os
@@ -98,8 +98,8 @@ def test_it_ends_when_it_is_closed_and_begins_again_when_it_is_asked(engine):
 @pytest.mark.full
 def test_it_ends_with_the_process_that_began_it(checkpoints):
     script = (
-        "import json, os; from trl_mmreason.sampling import Request, SamplingParams;"
-        "from trl_mmreason.sampling.vllm_process import VLLMProcess;"
+        "import json, os; from trl_mmreason.generation import Request, SamplingParams;"
+        "from trl_mmreason.generation.vllm_process import VLLMProcess;"
         f"engine = VLLMProcess({checkpoints('qwen2_5_vl')!r});"
         f"[[sample]] = engine.sample([Request({QUESTION!r})], SamplingParams());"
         "print(json.loads(sample.text)['process'], flush=True); os.kill(os.getpid(), 9)"

@@ -4,9 +4,9 @@ import torch
 from support import drawn_rows
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from trl_mmreason.generation import Request
 from trl_mmreason.miniature.corpus import corpus
 from trl_mmreason.miniature.tokenizer import train_tokenizer
-from trl_mmreason.sampling import Request
 
 # As published text templates, it adds texts up, and so refuses contents in parts.
 CHATML = (

@@ -6,7 +6,7 @@ from judged import REWARDS, SCORES, WORKED, candidate, judge_by, trainer_for
 from support import drawn_rows, load, written_by_hand
 
 from trl_mmreason import SelfEvolutionConfig
-from trl_mmreason.sampling.generation import encode
+from trl_mmreason.generation.batch import encode
 
 ACTOR = "Think first, then box the answer."
 FREE = ["One: the answer is 4", "Two: the answer is 4", "Three: the answer is 4", "Five: the answer is 5"]

@@ -6,7 +6,7 @@ import time
 import pytest
 from support import words_and_digest
 
-from trl_mmreason.sampling.asking import MalformedReply
+from trl_mmreason.jobs.asking import MalformedReply
 from trl_mmreason.self_evolution.prompts import (
     ACTOR_PROMPT,
     JUDGE_PROMPT,

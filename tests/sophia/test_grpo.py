@@ -5,11 +5,11 @@ from datasets import Dataset
 from PIL import Image
 from support import SMALL_RUN, changed_weights, recorded_batches, train_on_anything, weights_of, written_by_hand
 
-from trl_mmreason.engines.config import RolloutConfig
+from trl_mmreason.compat.model_parts import PARTS, parts_of
 from trl_mmreason.grading import Verdict
-from trl_mmreason.parts import PARTS, parts_of
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
+from trl_mmreason.training.vllm_config import RolloutConfig
 
 ROW = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}
 RIGHT, WRONG = r"\boxed{7}", r"\boxed{8}"

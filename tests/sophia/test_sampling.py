@@ -18,10 +18,10 @@ from scripted_sophia import (
     wrong,
 )
 
-from trl_mmreason.sampling import Failure, Sample, SamplingParams
-from trl_mmreason.sampling.engine import UnsuitableEngine
-from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.generation import Failure, Sample, SamplingParams
+from trl_mmreason.generation.engine import UnsuitableEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
 from trl_mmreason.sophia.selection import CAPTIONS, HARD_TRAJECTORIES, TRAJECTORIES, Sampled, UnknownLengths
 

@@ -23,10 +23,10 @@ from scripted_sophia import (
     wrong,
 )
 
+from trl_mmreason.generation import Sample, SamplingParams
 from trl_mmreason.grading import Grader, JudgeGrader
-from trl_mmreason.sampling import Sample, SamplingParams
-from trl_mmreason.sampling import store as store_module
-from trl_mmreason.sampling.store import Record, SettingsChanged, Store
+from trl_mmreason.jobs import store as store_module
+from trl_mmreason.jobs.store import Record, SettingsChanged, Store
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
 from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 from trl_mmreason.sophia.selection import CAPTIONS, TRAJECTORIES

@@ -25,10 +25,10 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import create_model_from_path
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
-from trl_mmreason.engines.patches import use_matrix_product_for_patches
+from trl_mmreason.compat.model_parts import parts_of
+from trl_mmreason.compat.patch_embedding import use_matrix_product_for_patches
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.parts import parts_of
 
 RUN = {**SUPERVISED_RUN, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1}
 trainer_for = maker(OffPolicyRewardTrainer, OffPolicyRewardConfig, **RUN)
@@ -346,7 +346,7 @@ def test_a_reference_from_a_path_is_read_as_the_policy(trainer_on, monkeypatch):
     """With its settings, in evaluation mode; under several processes whole on each."""
     read = []
     monkeypatch.setattr(
-        "trl_mmreason.reference.create_model_from_path",
+        "trl_mmreason.training.reference.create_model_from_path",
         lambda path, **settings: read.append(settings) or create_model_from_path(path, **settings),
     )
     settings = {"model_init_kwargs": {"dtype": "bfloat16"}, "trust_remote_code": True}

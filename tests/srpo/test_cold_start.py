@@ -9,10 +9,10 @@ from datasets import Dataset
 from scripted import Scripted, picture, questions_of, reds
 from support import sft_trainer
 
+from trl_mmreason.generation import Failure, Sample, SamplingParams
+from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.tasks import make_dataset
-from trl_mmreason.sampling import Failure, Sample, SamplingParams
-from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo import prompts
 from trl_mmreason.srpo.cold_start import REFLECTIONS, ReflectionMaking, make_reflections
 from trl_mmreason.srpo.response import parse_reflection_response

@@ -2,9 +2,9 @@
 
 from datasets import Dataset
 
-from trl_mmreason.sampling import Sample, derive_seed
-from trl_mmreason.sampling.difficulty import difficulty_filter
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.generation import Sample, derive_seed
+from trl_mmreason.jobs.difficulty import difficulty_filter
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.srpo.protocols import FirstSolution
 
 # question → first and second answer of its two responses; the right answer is always 7

@@ -3,7 +3,7 @@
 import pytest
 from support import words_and_digest
 
-from trl_mmreason.sampling.asking import MalformedReply
+from trl_mmreason.jobs.asking import MalformedReply
 from trl_mmreason.srpo import prompts
 from trl_mmreason.srpo.prompts import read_rating, read_reflection
 from trl_mmreason.srpo.response import parse_reflection_response

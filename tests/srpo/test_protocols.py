@@ -7,10 +7,10 @@ from support import drawn_rows, ids_of, load
 from trl_mmreason.evaluation.metrics import metric_of
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.runner import evaluate
-from trl_mmreason.sampling import Sample, SamplingParams
-from trl_mmreason.sampling.engine import UnsuitableEngine
-from trl_mmreason.sampling.protocols import last_verdict
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.generation import Sample, SamplingParams
+from trl_mmreason.generation.engine import UnsuitableEngine
+from trl_mmreason.generation.protocols import last_verdict
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.protocols import FirstSolution, Reflection
 
 SOLUTION = "<think>1+1=2</think> <answer>{}</answer>"

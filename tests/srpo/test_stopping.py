@@ -5,8 +5,8 @@ from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
 from trl_mmreason import SRPOConfig
-from trl_mmreason.sampling import Failure, Sample, SamplingParams
-from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.generation import Failure, Sample, SamplingParams
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.stopping import StopWhenReflecting, have_second_think, learnt
 
 RESPONSE = "<think>1+1=2</think> <answer>{}</answer>"

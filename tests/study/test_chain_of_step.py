@@ -20,10 +20,10 @@ from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.evaluation.runner import Samples
+from trl_mmreason.generation.engine import Failure
+from trl_mmreason.jobs.store import SettingsChanged
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
-from trl_mmreason.sampling.engine import Failure
-from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.scripts import train_once
+from trl_mmreason.scripts.single_stage import train_once
 
 pytestmark = pytest.mark.full
 

@@ -10,8 +10,8 @@ from study.claims import Claim, Judged, Term, above
 from study.document import BEGIN, END, results_of, write_document
 from study.report import write_part
 from study.running import StudyArguments
+from trl_mmreason.data.rows import DataError
 from trl_mmreason.evaluation.metrics import Estimate
-from trl_mmreason.rows import DataError
 
 DOCUMENT = Path(__file__).parents[2] / "docs/study.md"
 CONFIGS = Path(__file__).parents[2] / "configs/study"

@@ -18,7 +18,7 @@ from study.claims import Claim, Judged, claims_about, judge
 from study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
 from study.running import BEFORE, Start, StudyArguments, begin, do_all, do_arm, in_waves, outcomes, same_model
 from trl_mmreason.evaluation.metrics import Estimate
-from trl_mmreason.sampling.store import SettingsChanged
+from trl_mmreason.jobs.store import SettingsChanged
 
 pytestmark = pytest.mark.full
 

@@ -15,13 +15,13 @@ from study.running import BEFORE, Start, StudyArguments, begin, do_arm, outcomes
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.adapo.recipe import quick_then_worked, two_answers
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
+from trl_mmreason.generation import SamplingParams
+from trl_mmreason.jobs.store import Store
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, plain, solve
 from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.store import Store
 from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 
 pytestmark = pytest.mark.full

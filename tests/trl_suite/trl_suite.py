@@ -16,13 +16,13 @@ import torch
 import trl
 from standins import build_models, load_dataset
 
-from trl_mmreason.checkpoint import CheckpointRestoreMixin
-from trl_mmreason.construction import prepare_models, with_pictures
-from trl_mmreason.grpo import GroupGRPOTrainer
-from trl_mmreason.length_batching import LengthBatchingMixin
-from trl_mmreason.precision import settle_on_cpu
-from trl_mmreason.reference import reference_from_policy
-from trl_mmreason.sft import CompletionSFTTrainer
+from trl_mmreason.compat.precision import settle_on_cpu
+from trl_mmreason.training.checkpoint import CheckpointRestoreMixin
+from trl_mmreason.training.construction import prepare_models, with_pictures
+from trl_mmreason.training.grpo import GroupGRPOTrainer
+from trl_mmreason.training.length_batching import LengthBatchingMixin
+from trl_mmreason.training.reference import reference_from_policy
+from trl_mmreason.training.sft import CompletionSFTTrainer
 
 DIFFERENT = {  # test → why it cannot pass here
     "test_trust_remote_code": "needs code from the Hub",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..documented import documented
-from ..engines.config import RolloutConfig
-from ..system_prompts import read_optional_text
+from ..scripts.system_prompts import read_optional_text
+from ..training.documented import documented
+from ..training.vllm_config import RolloutConfig
 from .prompts import EVALUATION_PROMPT
 
 ZERO_ADVANTAGE_CRITERIA = ("reward", "correctness")

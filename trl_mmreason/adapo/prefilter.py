@@ -7,11 +7,11 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..sampling.answering import answer_questions
-from ..sampling.difficulty import NOT_GRADED, Filtered, keep_rows
-from ..sampling.engine import Engine, Failure
-from ..sampling.protocols import TwoTurn, last_verdict
-from ..sampling.store import Store
+from ..generation.engine import Engine, Failure
+from ..generation.protocols import TwoTurn, last_verdict
+from ..jobs.answering import answer_questions
+from ..jobs.difficulty import NOT_GRADED, Filtered, keep_rows
+from ..jobs.store import Store
 from .prompts import EVALUATION_PROMPT
 
 STAGE = "adapo-prefilter"

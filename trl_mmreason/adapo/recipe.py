@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..evaluation.curves import Panel
-from ..methods import Method, cite
+from ..evaluation.methods import Method, cite
 from ..miniature.lessons import Lessons
 from ..miniature.solutions import plain, quick
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from ..ahead import Ahead
-from ..construction import all_rewards, check_rows, config_of
 from ..evaluation.metrics import two_turn_metrics
 from ..functional import informative_groups
 from ..grading import Grader, grader_or_rules
+from ..grading.async_rewards import Ahead
 from ..grading.reward import ended_items, grading_items, log_verdicts
-from ..grpo import GroupGRPOTrainer, GroupOutcome
+from ..training.construction import all_rewards, check_rows, config_of
+from ..training.grpo import GroupGRPOTrainer, GroupOutcome
 from .config import AdaPOConfig
 from .objective import adaptive_rewards, error_rate, kl_coefficients
 from .recipe import PAPER

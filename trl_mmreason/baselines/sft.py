@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..documented import documented
-from ..sft import CompletionSFTConfig, CompletionSFTTrainer
+from ..training.documented import documented
+from ..training.sft import CompletionSFTConfig, CompletionSFTTrainer
 
 
 @documented

@@ -13,11 +13,11 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..sampling.answering import Answers, answer_questions
-from ..sampling.difficulty import Filtered, tally
-from ..sampling.engine import Engine, Failure
-from ..sampling.protocols import TwoTurn
-from ..sampling.store import Store
+from ..generation.engine import Engine, Failure
+from ..generation.protocols import TwoTurn
+from ..jobs.answering import Answers, answer_questions
+from ..jobs.difficulty import Filtered, tally
+from ..jobs.store import Store
 
 STAGE = "star"
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..adapo.config import AdaPOConfig
 from ..adapo.trainer import AdaPOTrainer, RewardSignal
-from ..documented import documented
+from ..evaluation.methods import cite
 from ..functional import informative_groups
-from ..methods import cite
+from ..training.documented import documented
 from .objective import fixed_rewards, score_rewards, turn_advantages
 
 _ADAPTIVE = ("base_correct", "base_incorrect", "k_01", "k_11", "k_10", "k_00", "threshold", "kl_scale")

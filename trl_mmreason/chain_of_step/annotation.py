@@ -17,17 +17,17 @@ from typing import Any, Literal, NamedTuple
 
 from datasets import Dataset, Features, List, Value
 
+from ..data.images import pictures_of
+from ..data.rows import Row
+from ..generation.engine import Engine, Failure, Request, SamplingParams
 from ..grading import Grader
+from ..jobs.answering import JoinedRows, answer_questions
+from ..jobs.asking import ReplyCollector, parsed_positions, reference_answer
+from ..jobs.difficulty import tally
+from ..jobs.export import join_source_columns
+from ..jobs.questions import remember_questions
+from ..jobs.store import Store
 from ..messages import question_text, with_system_message
-from ..pictures import pictures_of
-from ..rows import Row
-from ..sampling.answering import JoinedRows, answer_questions
-from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
-from ..sampling.difficulty import tally
-from ..sampling.engine import Engine, Failure, Request, SamplingParams
-from ..sampling.export import join_source_columns
-from ..sampling.questions import remember_questions
-from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
 from .paths import SAMPLING_PARAMS, Path, read_path
 from .prompts import JUDGE_PROMPT, read_ratings, step_judge_message

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from transformers.trainer_utils import IntervalStrategy
 from trl import DPOConfig, SFTConfig
 
-from ..documented import documented
-from ..engines.config import RolloutConfig
-from ..precision import settle_on_cpu
-from ..sampling.engine import SamplingParams
-from ..sft import CompletionSFTConfig
-from ..values import refuse_impossible
+from ..compat.precision import settle_on_cpu
+from ..generation.engine import SamplingParams
+from ..training.config_values import refuse_impossible
+from ..training.documented import documented
+from ..training.sft import CompletionSFTConfig
+from ..training.vllm_config import RolloutConfig
 from .objective import PAIRINGS, select_pairs, trajectory_score
 
 STEP_WISE = "step_wise"

@@ -30,8 +30,21 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import TrainOutput
 from trl import DPOTrainer
 
-from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
-from ..construction import (
+from ..compat.chat_template import token_counter
+from ..compat.model_parts import freeze_vision_encoder
+from ..compat.sharding import whole_parameters
+from ..data.files import atomic_path, write_whole
+from ..generation.engine import Engine, Failure, SamplingParams
+from ..generation.loading import fingerprint
+from ..generation.protocols import Direct
+from ..generation.transformers_engine import TransformersEngine
+from ..generation.vllm_process import VLLMProcess
+from ..generation.whole_policy import whole_policy
+from ..grading import Grader, grader_or_rules
+from ..jobs.answering import answer_questions, score_answers
+from ..jobs.store import Store
+from ..training.checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
+from ..training.construction import (
     NamedArguments,
     NamedEvaluations,
     check_rows,
@@ -43,21 +56,8 @@ from ..construction import (
     with_pictures,
     without_picture_columns,
 )
-from ..engines.sharding import whole_parameters
-from ..facts import RunFactsMixin
-from ..files import atomic_path, write_whole
-from ..grading import Grader, grader_or_rules
-from ..parts import freeze_vision_encoder
-from ..reference import reference_from_policy
-from ..sampling.answering import answer_questions, score_answers
-from ..sampling.engine import Engine, Failure, SamplingParams
-from ..sampling.loading import fingerprint
-from ..sampling.protocols import Direct
-from ..sampling.store import Store
-from ..sampling.transformers_engine import TransformersEngine
-from ..sampling.vllm_process import VLLMProcess
-from ..turns import token_counter
-from ..whole_policy import whole_policy
+from ..training.facts import RunFactsMixin
+from ..training.reference import reference_from_policy
 from .client import process_reward_from
 from .config import STEP_WISE, IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs, pair_accuracies

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..construction import all_rewards, check_rows, config_of, load_policy_processor
+from ..compat.model_parts import freeze_vision_encoder
 from ..grading import Grader
-from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
-from ..parts import freeze_vision_encoder
+from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
+from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from .client import process_reward_from
 from .config import ChainOfStepGRPOConfig
 from .grpo_reward import ChainRewards

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from ..ahead import Ahead
+from ..compat.chat_template import token_counter
 from ..grading import Verdict, grader_or_rules
+from ..grading.async_rewards import Ahead
 from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..messages import text_of
-from ..turns import token_counter
 from .paths import CHAIN_PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, scorable_rows, score_paths, step_texts
 
 

@@ -13,16 +13,16 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
-from ..files import atomic_path
+from ..data.files import atomic_path
+from ..generation.engine import Engine
+from ..jobs.store import Store
 from ..miniature.cold_start import greedy_accuracy
 from ..miniature.lessons import Lessons
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
-from ..sampling.engine import Engine
-from ..sampling.store import Store
-from ..sections import made_by
-from ..stopping import StopAtAccuracy
+from ..scripts.sections import made_by
+from ..training.stop_at_accuracy import StopAtAccuracy
 from .annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
 from .sampling import sample_paths
 from .sft import ChainOfStepSFTTrainer

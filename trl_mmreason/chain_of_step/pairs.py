@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from datasets import Dataset, Features, Value
 
-from ..pictures import PICTURE_COLUMNS
-from ..rows import MESSAGES
-from ..sampling.export import join_source_columns
+from ..data.images import PICTURE_COLUMNS
+from ..data.rows import MESSAGES
+from ..jobs.export import join_source_columns
 from .objective import select_pairs
 from .paths import Path, mean
 

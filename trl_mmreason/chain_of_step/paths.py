@@ -10,10 +10,10 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from ..pictures import pictures_of
-from ..rows import Row
-from ..sampling.engine import SamplingParams
-from ..sampling.questions import image_digests
+from ..data.images import pictures_of
+from ..data.rows import Row
+from ..generation.engine import SamplingParams
+from ..jobs.questions import image_digests
 from .objective import trajectory_score
 from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain, scored_ends
 

@@ -22,9 +22,9 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..engines.replaced import replaced
-from ..sampling.generation import ProcessingClass, tokenizer_of
-from ..sampling.loading import fingerprint, load_model, load_processor, processor_fingerprint
+from ..compat.replaced import replaced
+from ..generation.batch import ProcessingClass, tokenizer_of
+from ..generation.loading import fingerprint, load_model, load_processor, processor_fingerprint
 from .scored_chain import ANSWER, STEPS, ChainEncoder, ScoredChain
 
 _logger = logging.getLogger(__name__)

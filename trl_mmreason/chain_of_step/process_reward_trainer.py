@@ -14,8 +14,9 @@ from torch.nn.functional import pad
 from transformers import EvalPrediction
 from trl import SFTTrainer
 
-from ..checkpoint import CheckpointRestoreMixin
-from ..construction import (
+from ..compat.model_parts import freeze_vision_encoder
+from ..training.checkpoint import CheckpointRestoreMixin
+from ..training.construction import (
     NamedArguments,
     NamedEvaluations,
     check_rows,
@@ -26,9 +27,8 @@ from ..construction import (
     search_no_weights,
     without_picture_columns,
 )
-from ..facts import RunFactsMixin
-from ..length_batching import Layout, LengthBatchingMixin
-from ..parts import freeze_vision_encoder
+from ..training.facts import RunFactsMixin
+from ..training.length_batching import Layout, LengthBatchingMixin
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
 from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..sampling.asking import MalformedReply, without_fence
+from ..jobs.asking import MalformedReply, without_fence
 from .template import Chain, Step, has_token
 
 STEP_DATA_PROMPT = """\

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..rows import Row
-from ..sampling.engine import Engine, Failure, Sample, SamplingParams
-from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
+from ..data.rows import Row
+from ..generation.engine import Engine, Failure, Sample, SamplingParams
+from ..generation.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from .paths import ProcessReward, path_score, read_path, score_paths
 from .search import MAX_STEPS, TOO_LONG, BeamSearched, step_beam_search
 from .template import scored_ends

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..documented import documented
 from ..evaluation.curves import Panel
 from ..evaluation.logged_completions import answers_of
+from ..evaluation.methods import Method, cite
 from ..evaluation.trajectory import Piece, scored_pieces
-from ..methods import Method, cite
-from ..sampling.engine import SamplingParams
-from ..sections import StagedArguments, made_by
+from ..generation.engine import SamplingParams
+from ..scripts.sections import StagedArguments, made_by
+from ..training.documented import documented
 from .paths import SAMPLING_PARAMS, ProcessReward, path_score, read_path
 from .template import scored_ends
 

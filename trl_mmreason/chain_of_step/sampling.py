@@ -10,10 +10,10 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..sampling.answering import Answers, answer_questions
-from ..sampling.engine import Engine, Failure, SamplingParams
-from ..sampling.protocols import AnsweringProtocol
-from ..sampling.store import Store
+from ..generation.engine import Engine, Failure, SamplingParams
+from ..generation.protocols import AnsweringProtocol
+from ..jobs.answering import Answers, answer_questions
+from ..jobs.store import Store
 from .paths import SAMPLING_PARAMS, Path, ProcessReward
 from .protocols import Chains, StepBeam
 from .search import MAX_STEPS, part_sampling_params

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..compat.model_parts import placeholder_ids
+from ..data.images import pictures_of
+from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
+from ..generation.loading import ENCODING_ERRORS
 from ..messages import completion_text
-from ..parts import placeholder_ids
-from ..pictures import pictures_of
-from ..sampling.generation import ProcessingClass, Prompt, collate, encode, tokenizer_of
-from ..sampling.loading import ENCODING_ERRORS
 from .template import ANSWER_END, STEP_END, ChainError, Ends, scored_ends
 from .tokens import chain_token_ids
 

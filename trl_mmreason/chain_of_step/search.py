@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..pictures import pictures_of
-from ..rows import Row
-from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
+from ..data.images import pictures_of
+from ..data.rows import Row
+from ..generation.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .paths import SAMPLING_PARAMS, ProcessReward
 from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
 

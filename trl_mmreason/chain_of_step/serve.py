@@ -28,7 +28,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ..sampling.http import (
+from ..generation.http import (
     HOLDS_ALL_PICTURES,
     KEEP_ALIVE_SECONDS,
     MAX_BODY_BYTES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..sft import CompletionSFTTrainer
+from ..training.sft import CompletionSFTTrainer
 from .config import ChainOfStepSFTConfig
 from .recipe import PAPER
 from .template import EXAMPLE, ChainError, parse_chain

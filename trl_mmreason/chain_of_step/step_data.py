@@ -8,17 +8,17 @@ from typing import Any
 
 from datasets import Dataset, Features, Value
 
+from ..data.images import pictures_of
+from ..generation.engine import Engine, Request, SamplingParams
 from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..grading.reward import items_of
+from ..jobs.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
+from ..jobs.difficulty import Filtered, usable_questions
+from ..jobs.export import join_source_columns
+from ..jobs.questions import remember_questions
+from ..jobs.store import Store
 from ..messages import question_text, with_system_message
-from ..pictures import pictures_of
-from ..sampling.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
-from ..sampling.difficulty import Filtered, usable_questions
-from ..sampling.engine import Engine, Request, SamplingParams
-from ..sampling.export import join_source_columns
-from ..sampling.questions import remember_questions
-from ..sampling.store import Store
 from .prompts import MAX_TAUGHT_STEPS, MIN_TAUGHT_STEPS, read_steps, step_data_message, step_data_prompt
 from .template import render_chain
 

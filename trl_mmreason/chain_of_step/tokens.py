@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..turns import ProcessingClass, tokenizer_of
+from ..compat.chat_template import ProcessingClass, tokenizer_of
 from .template import ANSWER_END, ANSWER_START, SPECIAL_TOKENS
 
 _TABLE_6 = (

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from ..methods import declared
+from .methods import declared
 from .plots import Line, Plot
 
 logger = logging.getLogger(__name__)

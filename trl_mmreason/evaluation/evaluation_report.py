@@ -12,10 +12,10 @@ import PIL.Image
 from accelerate import PartialState
 from datasets import Dataset
 
+from ..generation.engine import Engine, Failure
+from ..generation.protocols import AnsweringProtocol
+from ..jobs.store import Store
 from ..messages import question_text
-from ..sampling.engine import Engine, Failure
-from ..sampling.protocols import AnsweringProtocol
-from ..sampling.store import Store
 from .benchmarks import Benchmark
 from .curves import training_plots
 from .files import SavedEvaluation, headline, read_evaluation, refuse_folders, result_problems, write_evaluation

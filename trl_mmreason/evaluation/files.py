@@ -16,11 +16,11 @@ import PIL.Image
 import pyarrow.parquet as pq
 from datasets import Dataset, Image
 
-from ..files import atomic_path, write_whole
+from ..data.files import atomic_path, write_whole
+from ..data.rows import DataError
+from ..generation.engine import Failure
 from ..messages import question_text
-from ..model_card import PRINTED
-from ..rows import DataError
-from ..sampling.engine import Failure
+from ..training.model_card import PRINTED
 from .metrics import Estimate, aligned, metric_of
 from .question_table import QuestionTable
 from .results import EvaluatedQuestion, Results

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from ..logged_questions import LoggedQuestion, read_questions
 from ..messages import question_text, text_of
-from ..methods import declared
+from ..training.logged_questions import LoggedQuestion, read_questions
+from .methods import declared
 from .trajectory import Piece, Trajectory, Turn
 
 _STEPS = 12  # whose completions are shown: enough to follow a run, and few enough to choose from

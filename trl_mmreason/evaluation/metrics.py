@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..methods import declared
+from .methods import declared
 
 if TYPE_CHECKING:
     import torch

@@ -12,12 +12,12 @@ from typing import Any
 from datasets import Dataset
 
 from .. import __version__
+from ..generation.engine import Engine, SamplingParams
+from ..generation.protocols import AnsweringProtocol
 from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
 from ..grading.version import grader_version
-from ..sampling.engine import Engine, SamplingParams
-from ..sampling.protocols import AnsweringProtocol
-from ..sampling.questions import image_digests
+from ..jobs.questions import image_digests
 from .runner import GREEDY
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "latex2sympy2_extended", "pillow", "datasets")

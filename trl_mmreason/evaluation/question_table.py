@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..generation.engine import Failure
 from ..grading import Grader, JudgeGrader
-from ..sampling.engine import Failure
 from .metrics import Column, Estimate, bootstrap, two_turn_columns
 from .runner import Samples
 from .samples import best_of_n, group_sizes, pass_at_n, self_consistency_at_n

@@ -18,8 +18,8 @@ from urllib.parse import quote
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..files import write_whole
-from ..pictures import page_data_url
+from ..data.files import write_whole
+from ..data.images import page_data_url
 from .metrics import Estimate, Metric, metric_of
 from .plots import Plot
 from .trajectory import NOT_GRADED, Piece, Trajectory

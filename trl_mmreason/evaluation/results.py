@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..generation.engine import Failure
 from ..grading import Grader, JudgeGrader
-from ..sampling.engine import Failure
 from .benchmarks import Benchmark
 from .metrics import Change, Estimate, bootstrap
 from .question_table import QuestionTable, final_turn, is_right, is_usable, question_table

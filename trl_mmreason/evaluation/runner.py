@@ -15,11 +15,11 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..sampling.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
-from ..sampling.engine import Engine, Failure, SamplingParams, UnsuitableEngine
-from ..sampling.judging_again import judge_is_silent
-from ..sampling.protocols import AnsweringProtocol
-from ..sampling.store import Store
+from ..generation.engine import Engine, Failure, SamplingParams, UnsuitableEngine
+from ..generation.protocols import AnsweringProtocol
+from ..jobs.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
+from ..jobs.judging_again import judge_is_silent
+from ..jobs.store import Store
 
 ANSWERS = "answers"
 """The stage of the store that keeps what was said."""

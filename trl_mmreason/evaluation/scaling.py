@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from .. import methods
-from ..sampling.engine import Failure
+from ..generation.engine import Failure
+from . import methods
 from .curves import COLOURS, style_axes
 from .files import SavedEvaluation
 from .metrics import Estimate

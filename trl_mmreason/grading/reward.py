@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..ahead import Ahead
 from ..messages import question_text
+from .async_rewards import Ahead
 from .grader import Grader
 from .verdict import Verdict
 

@@ -15,13 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from transformers.trainer_callback import ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
-from ..engines.patches import use_matrix_product_for_patches
-from ..files import atomic_path
-from ..sampling.answering import answer_in_memory
-from ..sampling.engine import Failure, SamplingParams
-from ..sampling.protocols import Direct, last_verdict
-from ..sampling.transformers_engine import TransformersEngine
-from ..stopping import StopAtAccuracy
+from ..compat.patch_embedding import use_matrix_product_for_patches
+from ..data.files import atomic_path
+from ..generation.engine import Failure, SamplingParams
+from ..generation.protocols import Direct, last_verdict
+from ..generation.transformers_engine import TransformersEngine
+from ..jobs.answering import answer_in_memory
+from ..training.stop_at_accuracy import StopAtAccuracy
 from .lessons import Lessons, demonstrations
 from .tasks import make_problems, problems_dataset
 

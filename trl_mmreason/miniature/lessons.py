@@ -12,8 +12,8 @@ from typing import Any
 from datasets import Dataset, Features, Image, List
 from PIL import Image as PILImage
 
-from ..row_values import stored_picture
-from ..rows import MESSAGES
+from ..data.row_values import stored_picture
+from ..data.rows import MESSAGES
 from .captions import caption
 from .judging import verdict
 from .solutions import ERRORS, Solution, attempt, solve, worked_steps

@@ -38,8 +38,8 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from .. import torchvision_free
-from ..model_card import MINIATURE_RECORD
+from ..compat import torchvision_free
+from ..training.model_card import MINIATURE_RECORD
 from .corpus import corpus
 from .tokenizer import train_tokenizer
 

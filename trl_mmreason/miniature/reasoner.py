@@ -20,7 +20,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from ..sampling.engine import Failure, Request, Sample, SamplingParams, derive_seed
+from ..generation.engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .captions import NOT_SHOWN, SECOND_LOOK, caption, question_of, readings, write_trajectory
 from .cold_start import teach
 from .corpus import corpus

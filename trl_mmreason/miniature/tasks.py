@@ -24,8 +24,8 @@ from typing import Any
 from datasets import Dataset, Features, Image, Json, List, Value
 from PIL import Image as PILImage
 
-from ..row_values import stored_picture
-from ..rows import MESSAGES
+from ..data.row_values import stored_picture
+from ..data.rows import MESSAGES
 from . import draw
 from .solutions import ERRORS, WorkedStep, attempt, worked_steps, wrong_results
 

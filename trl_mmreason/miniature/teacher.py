@@ -13,7 +13,7 @@ from typing import Any
 
 import PIL.Image
 
-from ..sampling.engine import Failure, Request, Sample, SamplingParams
+from ..generation.engine import Failure, Request, Sample, SamplingParams
 from .solutions import WorkedStep, first_mistake, remark, solve
 from .tasks import Problem
 from .truth import true_labels

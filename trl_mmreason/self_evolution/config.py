@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..documented import documented
-from ..engines.config import RolloutConfig
-from ..system_prompts import read_optional_text
+from ..scripts.system_prompts import read_optional_text
+from ..training.documented import documented
+from ..training.vllm_config import RolloutConfig
 from .prompts import ACTOR_PROMPT, JUDGE_PROMPT
 
 _SIDES = [f"{side}_{what}" for side in ("high", "low") for what in ("weight", "threshold", "temperature")]

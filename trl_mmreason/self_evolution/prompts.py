@@ -9,8 +9,8 @@ from collections.abc import Collection
 from typing import Any
 
 from ..grading.extraction import without_thinking
+from ..jobs.asking import MalformedReply
 from ..messages import question_text, text_of
-from ..sampling.asking import MalformedReply
 
 ACTOR_PROMPT = r"""You must first think through the reasoning process as an internal monologue. The entire reasoning \
 process must be fully enclosed within a matching `<think>...</think>` pair, with no text outside these tags.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..documented import documented
 from ..evaluation.curves import Panel
-from ..methods import Method, cite
+from ..evaluation.methods import Method, cite
+from ..generation.engine import SamplingParams
 from ..miniature.captions import DESCRIBE
 from ..miniature.lessons import Lessons
 from ..miniature.solutions import boxed_thoughts
-from ..sampling.engine import SamplingParams
-from ..sections import StagedArguments
+from ..scripts.sections import StagedArguments
+from ..training.documented import documented
 
 PAPER = cite(
     "misc{judgethemselves",

@@ -19,15 +19,15 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
-from ..ahead import Ahead
+from ..compat.chat_template import generation_prefix
+from ..data.images import pictures_of
 from ..evaluation.voting import Equality, cluster_answers, votes_of, winning_position
+from ..generation.batch import tokenizer_of
+from ..generation.engine import Engine, Failure, Request, SamplingParams, derive_seed
 from ..grading import Grader, equivalent
-from ..pictures import pictures_of
-from ..replies import ReplyCount
-from ..sampling.asking import ask_until_read
-from ..sampling.engine import Engine, Failure, Request, SamplingParams, derive_seed
-from ..sampling.generation import tokenizer_of
-from ..turns import generation_prefix
+from ..grading.async_rewards import Ahead
+from ..grading.replies import ReplyCount
+from ..jobs.asking import ask_until_read
 from .config import SelfEvolutionConfig
 from .objective import judge_modulation, majority_vote, self_consistency
 from .prompts import asked_text, judge_message, read_score

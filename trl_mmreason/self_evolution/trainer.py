@@ -14,14 +14,14 @@ from torch import Tensor
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
-from ..construction import all_rewards, check_rows, config_of, load_policy_processor
+from ..compat.model_parts import keep_adapters_frozen
+from ..generation.engine import Engine
+from ..generation.transformers_engine import TransformersEngine
 from ..grading import Grader, grader_or_rules
 from ..grading.reward import items_of
-from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
-from ..parts import keep_adapters_frozen
-from ..reference import initial_policy, prepare_reference
-from ..sampling.engine import Engine
-from ..sampling.transformers_engine import TransformersEngine
+from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
+from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..training.reference import initial_policy, prepare_reference
 from .config import SelfEvolutionConfig
 from .objective import log_sum_exp_advantages
 from .recipe import PAPER

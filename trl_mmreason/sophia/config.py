@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..documented import documented
-from ..engines.config import RolloutConfig
-from ..parts import check_chosen
-from ..sft import CompletionSFTConfig
+from ..compat.model_parts import check_chosen
+from ..training.documented import documented
+from ..training.sft import CompletionSFTConfig
+from ..training.vllm_config import RolloutConfig
 from .objective import IMPORTANCE_SAMPLING, SEQUENCE_REDUCTIONS
 
 # Of TRL's settings for supervised training, those that this loss has no place for.

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..construction import all_rewards, check_rows, config_of
+from ..compat.model_parts import train_parts
 from ..grading import grader_or_rules
 from ..grading.reward import get_accuracy_reward
-from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
-from ..parts import train_parts
+from ..training.construction import all_rewards, check_rows, config_of
+from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from .config import MixedGroupsGRPOConfig
 from .recipe import PAPER
 

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
+from ..data.images import stored_pictures
+from ..data.rows import MESSAGES
+from ..data.sources import read_completions
+from ..jobs.export import ROWS_A_BATCH
 from ..messages import completion_text, plain_messages
-from ..pictures import stored_pictures
-from ..rows import MESSAGES
-from ..sampling.export import ROWS_A_BATCH
-from ..sources import read_completions
 from .prompts import CAPTION_PROMPT, prompt_for
 from .rewarded_rows import finite_reward
 

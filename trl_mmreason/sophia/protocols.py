@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..generation.engine import Engine, Failure, SamplingParams, UnsuitableEngine
+from ..generation.protocols import Answered, Direct, RowSample
+from ..jobs.store import Store
 from ..messages import question_text
-from ..sampling.engine import Engine, Failure, SamplingParams, UnsuitableEngine
-from ..sampling.protocols import Answered, Direct, RowSample
-from ..sampling.store import Store
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,24 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..documented import documented
+from ..evaluation.methods import Method, cite
+from ..generation.chat import Chat
+from ..generation.engine import Engine, SamplingParams
+from ..generation.server_engine import ServerEngine
 from ..grading import Grader, JudgeGrader
-from ..methods import Method, cite
+from ..jobs.store import Store
 from ..miniature.captions import DESCRIBE
 from ..miniature.lessons import Lessons
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, problems_dataset
-from ..sampling.chat import Chat
-from ..sampling.engine import Engine, SamplingParams
-from ..sampling.server_engine import ServerEngine
-from ..sampling.store import Store
-from ..sections import StagedArguments, optional_section, setting_faults
-from ..system_prompts import parse_optional_text, read_optional_text
+from ..scripts.sections import StagedArguments, optional_section, setting_faults
+from ..scripts.system_prompts import parse_optional_text, read_optional_text
+from ..training.documented import documented
 from .prompts import THINKING_PROMPT
 from .sampling import OffPolicyData, OffPolicySampling, make_off_policy_data
 
 if TYPE_CHECKING:
-    from ..sampling.transformers_engine import TransformersEngine
+    from ..generation.transformers_engine import TransformersEngine
 
 PAPER = cite(
     "article{shen2025semioffpolicy",
@@ -67,8 +67,8 @@ def drawn_trajectories(
     Raises:
         ValueError: no trajectory earned anything.
     """
+    from ..compat.chat_template import token_counter
     from ..miniature.reasoner import RuleReasoner, ask_miniature  # here: a report does without transformers
-    from ..turns import token_counter
 
     bounds = {"caption_sampling_params": SamplingParams(caption_tokens), "sampling_params": SamplingParams(tokens)}
     drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})

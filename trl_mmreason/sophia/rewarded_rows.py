@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from trl.data_utils import apply_chat_template
 
-from ..rows import Row
-from ..sampling.generation import conversation_of
-from ..turns import tokenizer_of
+from ..compat.chat_template import tokenizer_of
+from ..data.rows import Row
+from ..generation.batch import conversation_of
 
 logger = logging.getLogger(__name__)
 

@@ -19,19 +19,19 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset
 
+from ..data.images import PICTURE_COLUMNS, pictures_of, stored_pictures
+from ..data.rows import MESSAGES, Row
+from ..generation.engine import Engine, Failure, SamplingParams
+from ..generation.patience import wait_for_all
+from ..generation.protocols import Direct, RowSample
 from ..grading import Grader
+from ..jobs.answering import JoinedRows, answer_questions, ask
+from ..jobs.difficulty import tally, usable_questions
+from ..jobs.export import ROWS_A_BATCH
+from ..jobs.questions import remember_questions
+from ..jobs.run import run
+from ..jobs.store import Store
 from ..messages import plain_messages, question_text
-from ..pictures import PICTURE_COLUMNS, pictures_of, stored_pictures
-from ..rows import MESSAGES, Row
-from ..sampling.answering import JoinedRows, answer_questions, ask
-from ..sampling.difficulty import tally, usable_questions
-from ..sampling.engine import Engine, Failure, SamplingParams
-from ..sampling.export import ROWS_A_BATCH
-from ..sampling.patience import wait_for_all
-from ..sampling.protocols import Direct, RowSample
-from ..sampling.questions import remember_questions
-from ..sampling.run import run
-from ..sampling.store import Store
 from .objective import select_trajectories
 from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
 from .protocols import FromCaption
@@ -231,7 +231,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
     if missing:
         raise ValueError(
             f"make_off_policy_data: the rows have the columns {rows.column_names} and lack {missing}. "
-            "trl_mmreason.data.load_rows(…, columns={'answer': …}) brings other names into this form."
+            "trl_mmreason.data.loading.load_rows(…, columns={'answer': …}) brings other names into this form."
         )
     prompts = []
     for id_, prompt in zip(rows["id"], rows["prompt"], strict=True):

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from datasets import Dataset, Features, List, Value
 
-from ..rows import MESSAGES
-from ..sampling.answering import Answers
-from ..sampling.engine import Failure, derive_seed
-from ..sampling.export import join_source_columns, no_rows
-from ..sampling.store import Store
+from ..data.rows import MESSAGES
+from ..generation.engine import Failure, derive_seed
+from ..jobs.answering import Answers
+from ..jobs.export import join_source_columns, no_rows
+from ..jobs.store import Store
 from .objective import caption_rewards, select_trajectories
 from .prompts import opened, prompt_for
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
-from ..construction import check_rows, prepare_policy, refuse_replaced
+from ..compat.chat_template import tokenizer_of
+from ..compat.model_parts import train_parts, without_adapters
 from ..functional import k3_divergence
-from ..parts import train_parts, without_adapters
-from ..reference import initial_policy, prepare_reference
-from ..sft import CompletionSFTTrainer
-from ..turns import tokenizer_of
+from ..training.construction import check_rows, prepare_policy, refuse_replaced
+from ..training.reference import initial_policy, prepare_reference
+from ..training.sft import CompletionSFTTrainer
 from .config import OffPolicyRewardConfig
 from .objective import importance_weights, off_policy_loss
 from .recipe import PAPER

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, Value
 
+from ..data.images import pictures_of
+from ..data.rows import MESSAGES, DataError
+from ..generation.engine import Engine, Request, SamplingParams
 from ..grading import Grader
+from ..jobs.answering import answer_questions
+from ..jobs.asking import ReplyCollector, parsed_positions
+from ..jobs.difficulty import tally
+from ..jobs.export import join_source_columns
+from ..jobs.store import Record, Store
 from ..messages import question_text, with_system_message
-from ..pictures import pictures_of
-from ..rows import MESSAGES, DataError
-from ..sampling.answering import answer_questions
-from ..sampling.asking import ReplyCollector, parsed_positions
-from ..sampling.difficulty import tally
-from ..sampling.engine import Engine, Request, SamplingParams
-from ..sampling.export import join_source_columns
-from ..sampling.store import Record, Store
 from .prompts import (
     COT_PROMPT,
     SFT_PROMPT,

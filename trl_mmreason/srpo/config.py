@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..documented import documented
-from ..engines.config import RolloutConfig
-from ..sft import CompletionSFTConfig
-from ..system_prompts import read_optional_text
+from ..scripts.system_prompts import read_optional_text
+from ..training.documented import documented
+from ..training.sft import CompletionSFTConfig
+from ..training.vllm_config import RolloutConfig
 from .objective import brevity
 from .prompts import REFLECTION_PROMPT
 

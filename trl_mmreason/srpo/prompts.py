@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from ..sampling.asking import MalformedReply, without_fence
+from ..jobs.asking import MalformedReply, without_fence
 from .response import tags_in
 
 COT_PROMPT = """\

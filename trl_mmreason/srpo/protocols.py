@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..sampling.engine import Engine, Failure, Sample, SamplingParams, UnsuitableEngine
-from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
-from ..turns import generation_prefix
+from ..compat.chat_template import generation_prefix
+from ..generation.engine import Engine, Failure, Sample, SamplingParams, UnsuitableEngine
+from ..generation.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from .objective import effectiveness
 from .response import first_answer, in_answer_tags, parse_reflection_response
 from .rewards import check_tags_survive, read_scores

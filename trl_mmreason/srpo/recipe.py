@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..documented import documented
 from ..evaluation.curves import Panel
 from ..evaluation.logged_completions import answers_of
+from ..evaluation.methods import Method, cite
 from ..evaluation.metrics import Metric
 from ..evaluation.trajectory import Piece
-from ..methods import Method, cite
+from ..generation.engine import Engine, SamplingParams
+from ..jobs.store import Store
 from ..miniature.captions import DESCRIBE
 from ..miniature.lessons import Lessons
 from ..miniature.solutions import tagged, tagged_quick
 from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
-from ..sampling.engine import Engine, SamplingParams
-from ..sampling.store import Store
-from ..sections import DataArguments
-from ..system_prompts import parse_optional_text
+from ..scripts.sections import DataArguments
+from ..scripts.system_prompts import parse_optional_text
+from ..training.documented import documented
 from .response import parse_reflection_response
 
 if TYPE_CHECKING:

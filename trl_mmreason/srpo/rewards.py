@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..ahead import Ahead
+from ..compat.chat_template import generation_prefix, tokenizer_of
 from ..grading import grader_or_rules
+from ..grading.async_rewards import Ahead
 from ..grading.reward import ended_items, grading_items, log_verdicts
-from ..turns import generation_prefix, tokenizer_of
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
 from .response import RESPONSE_PROBLEMS, ReflectionResponse, in_answer_tags, parse_reflection_response, tags_in
 

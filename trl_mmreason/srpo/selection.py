@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from ..sampling.answering import Answers
-from ..sampling.asking import reference_answer
-from ..sampling.engine import Failure
+from ..generation.engine import Failure
+from ..jobs.answering import Answers
+from ..jobs.asking import reference_answer
 from .response import parse_reflection_response, tags_in
 
 

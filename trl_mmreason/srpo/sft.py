@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..sft import CompletionSFTTrainer
+from ..training.sft import CompletionSFTTrainer
 from .config import ReflectionSFTConfig
 from .recipe import PAPER
 from .response import problem_but_second_think

@@ -9,13 +9,13 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin, TrainerControl, TrainerState
 
-from ..engines.sharding import is_sharded
+from ..compat.sharding import is_sharded
 from ..evaluation.runner import evaluate
+from ..generation.engine import Failure, SamplingParams
+from ..generation.protocols import last_verdict
+from ..generation.transformers_engine import TransformersEngine
 from ..messages import completion_text
-from ..sampling.engine import Failure, SamplingParams
-from ..sampling.protocols import last_verdict
-from ..sampling.transformers_engine import TransformersEngine
-from ..stopping import StopAtAccuracy
+from ..training.stop_at_accuracy import StopAtAccuracy
 from .config import SRPOConfig
 from .protocols import Reflection
 from .response import parse_reflection_response, problem_but_second_think

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 from transformers.utils import logging
 
-from ..construction import all_rewards, check_rows, config_of, load_policy_processor
+from ..compat.model_parts import freeze_vision_encoder
 from ..grading import Grader
-from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
-from ..parts import freeze_vision_encoder
+from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
+from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from .config import SRPOConfig
 from .objective import accuracy_filter
 from .recipe import PAPER

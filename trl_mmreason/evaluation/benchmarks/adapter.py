@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
+from ...data.row_values import RefusedValue, read_label
+from ...data.rows import DataError, Row
 from ...grading.tolerance import Tolerance
-from ...row_values import RefusedValue, read_label
-from ...rows import DataError, Row
 from .prompt import INSTRUCTION, pictures_named
 
 ScoreFunction = Callable[[Sequence[Row], Sequence[bool | None]], dict[str, float]]

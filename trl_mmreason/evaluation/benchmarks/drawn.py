@@ -10,9 +10,9 @@ from functools import partial
 
 from datasets import Dataset
 
+from ...data.rows import Row
 from ...messages import question_text
 from ...miniature.tasks import CATEGORIES, make_dataset
-from ...rows import Row
 from .adapter import Benchmark, Question, picture, text
 
 ROWS = 200

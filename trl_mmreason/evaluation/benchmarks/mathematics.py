@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...data.rows import Row
 from ...grading.tolerance import Tolerance
-from ...rows import Row
 from . import we_math
 from .adapter import (
     Benchmark,

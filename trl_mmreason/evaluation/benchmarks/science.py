@@ -7,8 +7,8 @@ import string
 from pathlib import PurePosixPath
 from typing import Any
 
+from ...data.rows import Row
 from ...grading.tolerance import Tolerance
-from ...rows import Row
 from .adapter import (
     Benchmark,
     Question,

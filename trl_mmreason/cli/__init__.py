@@ -1,0 +1,1 @@
+"""The command `mmreason`: its sub-commands, and the doctor."""

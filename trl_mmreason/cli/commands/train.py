@@ -1,0 +1,64 @@
+"""`mmreason train`: the example script of a method, from a checkout or from a wheel."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from ...evaluation.methods import METHODS
+from ...scripts.recipes import ROOT, config_file, load_script
+
+SCRIPTS = {
+    **METHODS,
+    "grpo": "plain GRPO, a baseline",
+    "score": "SCoRe, a baseline of AdaPO",
+    "sft": "plain supervised training, a baseline",
+    "reflection_sft": "the cold start of SRPO by itself",
+}
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    methods = "\n".join(f"  {name:15} {text}" for name, text in SCRIPTS.items())
+    command = commands.add_parser(
+        "train",
+        help="train a model with one of the methods",
+        usage="mmreason train METHOD [--config FILE] [--NAME VALUE …]",
+        description=f"Train a model with one of the methods, and evaluate it before and after:\n\n{methods}",
+        epilog=f"""\
+mmreason train METHOD --help shows the arguments of a method. --config takes a file of your own, or the name of one of
+the recipes in {ROOT / "configs"}
+such as adapo/miniature.yaml; copy METHOD/your_model.yaml for your own model and data.
+
+examples:
+  mmreason train adapo --config adapo/miniature.yaml --output_dir runs/quickstart
+  accelerate launch -m trl_mmreason.cli.main train adapo --config adapo/qwen2_5_vl_7b.yaml     (all GPUs)""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("method", nargs="?", choices=SCRIPTS, metavar="METHOD", help="one of the names above")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the method")
+    command.set_defaults(run=_train, show_help=command.print_help)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    if arguments.method is None:
+        arguments.show_help(sys.stderr)
+        sys.exit(2)
+    refuse_missing_config(arguments.method, arguments.arguments)
+    # As `python examples/….py` would run it; `runpy` would put the path into sys.argv, which --help and reports show.
+    sys.argv = [f"mmreason train {arguments.method}", *arguments.arguments]
+    load_script(arguments.method, "__main__")
+
+
+def refuse_missing_config(method: str, given: list[str]) -> None:
+    """Refuse a --config that does not exist before the script's imports, which take seconds."""
+    parser = argparse.ArgumentParser(prog=f"mmreason train {method}", add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    name = parser.parse_known_args(given)[0].config
+    try:
+        if name is not None:
+            config_file(name)
+    except FileNotFoundError as error:
+        sys.stderr.write(f"{parser.prog}: error: {error}\n")
+        sys.exit(2)

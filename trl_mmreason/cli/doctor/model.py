@@ -1,0 +1,97 @@
+"""Check a model without its weights: its kind, and whether processor and chat template write what the methods need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from transformers import AutoConfig, GenerationConfig
+
+from ...compat.chat_template import next_turn_ids
+from ...data.files import check_model_path
+from ...data.rows import DataError
+from ...generation.batch import declared_end_ids, encode
+from ...generation.loading import ENCODING_ERRORS, load_processor, sees_pictures
+from ...miniature.models import build_model
+from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
+from ...training.construction import check_template
+from ...training.model_card import MINIATURE
+from ...training.prompt_length import prompt_length
+from .finding import Finding, one_line
+from .memory import build_without_weights
+
+_ROWS = 16  # of the data, whose prompts are measured
+
+
+def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
+    """Build a model without its weights, and load its processor and the tokens that end its answers.
+
+    Args:
+        name: path, Hub id or miniature/<family>/<size>.
+    """
+    if name.startswith(MINIATURE):
+        model, processor = build_model(*family_and_size(name))
+        return model, processor, declared_end_ids(model.generation_config, processor)
+    check_model_path(name)
+    refuse_adapter(name)
+    config = AutoConfig.from_pretrained(name)
+    if not sees_pictures(config):
+        raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
+    try:
+        generation = GenerationConfig.from_pretrained(name)
+    except OSError:  # a checkpoint may have none
+        generation = GenerationConfig.from_model_config(config)
+    processor = load_processor(name)
+    return build_without_weights(config), processor, declared_end_ids(generation, processor)
+
+
+def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
+    """Try a chat template and a processor: a question with a picture, a second turn, and thoughts in tags."""
+    picture = Image.new("RGB", (448, 336), "white")
+    question: list[dict[str, Any]] = [{"role": "user", "content": "How many circles are there?"}]
+    try:
+        tokens = len(encode(processor, question, [picture]).ids)
+    except ENCODING_ERRORS as error:
+        fix = "use a checkpoint that comes with a processor and a chat template."
+        yield Finding("FAIL", f"a question with a picture cannot be written: {one_line(error)}", fix)
+        return
+    yield Finding("ok", f"a question with a picture of 448 × 336 takes {tokens} tokens.")
+    try:
+        turn = next_turn_ids(processor, "Please check your answer.", eos_token_ids=end_ids)
+        yield Finding("ok", f"a second turn follows the first answer as it was sampled ({len(turn)} tokens).")
+    except ValueError as error:
+        yield Finding("FAIL", f"two turns (AdaPO, SCoRe, two-turn evaluation): {one_line(error)}")
+    try:
+        check_template("thoughts", processor, "<think>1 + 1</think> <answer>2</answer>")
+        yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
+    except ValueError as error:
+        yield Finding("note", f"supervised training on {one_line(error)}")
+
+
+def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Compare the first prompts of drawn or local data with `max_prompt_length`, where that is set.
+
+    Args:
+        processor: the policy's.
+        settings: settings of one stage.
+        where: name of the stage.
+    """
+    most, source = settings.get("max_prompt_length"), settings.get("dataset_name")
+    if most is None or not source or not (source.startswith(MINIATURE) or Path(source).expanduser().exists()):
+        return
+    own = {each.name: settings[each.name] for each in fields(DataArguments) if each.name in settings}
+    try:
+        data = DataArguments(**own)
+        rows = load_split(data, data.dataset_name, data.dataset_split, _ROWS, seed=0)
+    except (DataError, OSError, ValueError) as error:
+        yield Finding("FAIL", f"{where}: {one_line(error)}")
+        return
+    lengths = [prompt_length(row, processor, **(settings.get("chat_template_kwargs") or {})) for row in rows]
+    overlong = sum(length > most for length in lengths)
+    text = f"{where}: of {len(lengths)} prompts {overlong} are longer than max_prompt_length={most}; the longest has "
+    level = "FAIL" if overlong == len(lengths) else "note" if overlong else "ok"
+    fix = "raise it, or let the processor scale pictures down." if overlong else ""
+    yield Finding(level, f"{text}{max(lengths)} tokens.", fix)

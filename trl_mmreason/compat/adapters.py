@@ -1,0 +1,53 @@
+"""The weights of an adapter, and whether those of a checkpoint have reached the model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+
+from .sharding import whole_state
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint's weights did not reach the model, or a checkpoint could not be written."""
+
+
+def adapter_tensors(model: PeftModel, tensors: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    """The active adapter's weights (not copies), under the names in its checkpoint.
+
+    Args:
+        model: sharded or not.
+        tensors: its `state_dict(keep_vars=True)`, if that is at hand.
+    """
+    tensors = tensors or model.state_dict(keep_vars=True)
+    return get_peft_model_state_dict(model, state_dict=tensors, adapter_name=model.active_adapters[0])
+
+
+def check_adapter_restored(model: PeftModel, checkpoint: str | Path) -> None:
+    """Compare the active adapter of `model` with the one in `checkpoint`.
+
+    Raises:
+        CheckpointError: a tensor of the checkpoint's adapter is not in the model, or differs.
+    """
+    live, saved = adapter_tensors(model), load_peft_weights(str(checkpoint), device="cpu")
+    live = whole_state(live, keep=True)
+    same = {name for name in saved if name in live and torch.equal(live[name], saved[name].to(live[name].dtype))}
+    check_names(live.keys(), same, checkpoint)
+    check_names(saved.keys(), same, checkpoint)
+
+
+def check_names(live: Collection[str], saved: Collection[str], checkpoint: str | Path) -> None:
+    """Compare the names of the adapter in a model with those in its checkpoint.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    if wrong := sorted(set(live) ^ set(saved)):
+        raise CheckpointError(
+            f"{len(wrong)} of {max(len(live), len(saved))} adapter tensors of {checkpoint} did not reach the model, "
+            f"the first of them {wrong[0]!r}. Training would have continued from other weights. Resume with the "
+            "`peft_config` and the library versions that wrote the checkpoint."
+        )

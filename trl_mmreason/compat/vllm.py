@@ -1,0 +1,277 @@
+"""TRL's vLLM generation, colocated and served, corrected for vision-language models.
+
+TRL 1.16 has faults here that its users do not see, because a policy also answers a corrupted prompt. Each correction
+names the thread that reports it, and `tests/engines/test_vllm.py` says when TRL no longer needs it. This module imports
+without vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list, is_peft_model
+from torch import Tensor
+from transformers import ProcessorMixin
+from trl.data_utils import is_conversational
+from trl.generation import vllm_generation
+from trl.trainer import grpo_trainer
+
+from .merged_adapters import merged_parameters
+from .model_parts import placeholder_ids
+from .replaced import replaced
+from .vllm_client import PictureClient
+from .vllm_prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
+from .vllm_two_turns import TwoTurns
+
+_NEVER = -100.0  # the lowest bias that vLLM takes
+
+
+@contextmanager
+def corrected_vllm(args: Any) -> Iterator[None]:
+    """While TRL builds a trainer, replace `VLLMGeneration` by `VerifiedGeneration`.
+
+    Args:
+        args: the trainer's configuration; `vllm_dtype` is read if it has one.
+    """
+    build = partial(VerifiedGeneration, args=args)
+    with replaced(grpo_trainer, VLLMGeneration=build):
+        yield
+
+
+class VerifiedGeneration(vllm_generation.VLLMGeneration):
+    """`VLLMGeneration` that passes the trainer's prompts to vLLM, and raises if vLLM read others.
+
+    Args:
+        args: the trainer's configuration.
+        **settings: as TRL passes them.
+    """
+
+    def __init__(self, *, args: Any, **settings: Any) -> None:
+        model, mode = settings["model"], settings["mode"]
+        self._dtype = engine_dtype(args, model)
+        self.prompts = PromptMemory()
+        if mode == "colocate" and not model.name_or_path:
+            raise ValueError(
+                "use_vllm with vllm_mode='colocate': the policy was passed in memory and has no folder or Hub id "
+                "(`name_or_path` is empty) from which vLLM could build its own. Fix: save the policy and its processor "
+                "to a folder, and pass the folder."
+            )
+        if getattr(model, "is_loaded_in_8bit", False):
+            raise ValueError(
+                "use_vllm with load_in_8bit: such a base cannot be merged with its adapter for vLLM. Fix: "
+                "load_in_4bit, or use_vllm=False."
+            )
+        # A server takes these two from the checkpoint's generation_config.json if a request leaves them out.
+        penalties = dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0)
+        settings["generation_kwargs"] = penalties | without_placeholders(
+            settings.get("generation_kwargs"), model.config
+        )
+        super().__init__(**settings)
+
+    def _init_vllm(self) -> None:
+        # TRL has no setting for the engine's dtype, and vLLM reads a float32 checkpoint as bfloat16.
+        engine = getattr(vllm_generation, "LLM", None)  # not there without vLLM, which `super()` refuses
+
+        def build(**settings: Any) -> Any:
+            # vLLM cannot be handed new weights in 4 bit, which TRL makes it keep for a QLoRA: it keeps whole ones.
+            return engine(**{**settings, "quantization": None}, dtype=self._dtype)  # type: ignore[misc]
+
+        with replaced(vllm_generation, LLM=build, VLLMClient=PictureClient):
+            super()._init_vllm()
+        if self.mode == "colocate":
+            self.context, self.longest_prompt = (most := self.llm.llm_engine.model_config.max_model_len), most - 1
+            self.context_setting = "vllm_max_model_length"
+        else:
+            context = [self.vllm_client.context() if self.accelerator.is_main_process else 0]
+            (self.context,) = broadcast_object_list(context)
+            # without pictures a server takes no prompt after which it could not give all tokens that are asked for
+            self.longest_prompt = self.context - self.max_completion_length
+            self.context_setting = "the server's --max-model-len"
+
+    def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
+        """As TRL's; adapters are merged beside the policy, which stays as it is."""
+        if not is_peft_model(self.model):
+            yield from super()._iter_named_params()
+            return
+        for name, weight in merged_parameters(self.model):
+            yield self._fix_param_name_to_vllm(name), weight
+
+    def sync_weights(self) -> None:
+        """Send the policy's weights to vLLM, and reset its caches."""
+        super().sync_weights()
+        # huggingface/trl#7198: TRL resets the prefix cache alone, and a picture that was seen before the update would
+        # be encoded by the old weights.
+        if self.mode == "colocate":
+            self.llm.llm_engine.reset_encoder_cache()
+        elif self.accelerator.is_main_process:
+            self.vllm_client.reset_encoder_cache()
+
+    def generate(
+        self,
+        prompts: list[list[int]],
+        images: list[list | None] | None,
+        num_generations: int,
+        profiler: Any = None,
+    ) -> tuple:
+        """Generate as TRL does, from the trainer's own prompts.
+
+        Raises:
+            PromptMismatch: vLLM answered other prompts than those that are trained on.
+            ValueError: a prompt leaves no room for an answer.
+        """
+        if (most := max(map(len, prompts))) > self.longest_prompt:
+            raise ValueError(
+                f"A prompt has {most} tokens, its pictures' included, but vLLM takes at most {self.longest_prompt}, as "
+                f"its context holds {self.context}. Fix: max_prompt_length={self.longest_prompt} leaves such rows out; "
+                f"to keep them, raise {self.context_setting}."
+            )
+        pictures = None if images is None else [row or None for row in images]
+        engine_prompts = prompts
+        if self.mode == "colocate" and pictures is not None:
+            # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one a picture. Given the
+            # expanded ones of TRL 1.16 it expands one of them again, and the policy answers a corrupted prompt.
+            engine_prompts = [
+                self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, pictures, strict=True)
+            ]
+        with self._one_random_state():
+            generated = super().generate(engine_prompts, pictures, num_generations, profiler)
+        compare_prompts(prompts, generated[0])
+        return generated
+
+    @contextmanager
+    def _one_random_state(self) -> Iterator[None]:
+        """Let processes that share one vLLM sample the same tokens.
+
+        huggingface/trl#3671: each process samples by itself, with torch's global generator, or on CUDA with seeds from
+        numpy's. TRL seeds them once, and dropout of an adapter, whose shapes differ among processes, or a reward
+        function that draws makes them differ from then on. The processes then continue different tokens, and hang.
+        """
+        if self.mode != "colocate" or self.tensor_parallel_size == 1:
+            yield
+            return
+        seed = [int(torch.randint(2**63 - 1, ()))]
+        torch.distributed.broadcast_object_list(seed, group=self.tp_group, group_src=0)
+        device = self.accelerator.device
+        numpy_state = np.random.get_state()
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed[0])
+            np.random.seed(seed[0] % 2**32)
+            try:
+                yield
+            finally:
+                np.random.set_state(numpy_state)
+
+    def generate_two_turns(
+        self,
+        prompts: list[list[int]],
+        images: list[list | None] | None,
+        followup_ids: Sequence[int],
+        end_ids: Collection[int],
+        tell_ended: Callable[[list[int], list[list[int]]], None],
+        profiler: Any = None,
+    ) -> tuple:
+        """Generate two answers to each prompt with a colocated vLLM; otherwise as `generate`.
+
+        Args:
+            prompts, images, profiler: as for `generate`.
+            followup_ids, end_ids: as for `TwoTurns`.
+            tell_ended: is called with rows of `prompts` whose answer has ended, and with its ids.
+
+        Returns:
+            Of each prompt, ids of both answers and the follow-up between them; 1 for a token that was sampled, 0 for
+            one of the follow-up; log-probabilities, 0.0 there. Then the tokens of all second prompts, and how many of
+            them were in the prefix cache.
+        """
+        mine, first = range(len(prompts)), 0  # where these rows begin among those of the processes that share this vLLM
+        if self.tensor_parallel_size > 1:
+            first = torch.distributed.get_rank(self.tp_group) * len(prompts)
+
+        def tell_own(rows: list[int], ids: list[list[int]]) -> None:
+            own = [(row - first, answer) for row, answer in zip(rows, ids, strict=True) if row - first in mine]
+            tell_ended([row for row, _ in own], [answer for _, answer in own])
+
+        turns = TwoTurns(self.llm, followup_ids, end_ids, tell_own, self.longest_prompt)
+        with replaced(self.llm, generate=turns.generate):
+            _, ids, nested, _ = self.generate(prompts, images, 1, profiler)
+        env_mask = [[int(bool(token)) for token in row] for row in nested]
+        logprobs = [[token[0] if token else 0.0 for token in row] for row in nested]
+        return ids, env_mask, logprobs, turns.read_tokens, turns.cached_tokens
+
+    @contextmanager
+    def loaded(self) -> Iterator[Any]:
+        """Yield the colocated `LLM`, awake and with the policy's weights."""
+        self.sync_weights()
+        if self.enable_sleep_mode:
+            self.llm.wake_up(tags=["kv_cache"])
+        try:
+            yield self.llm
+        finally:
+            if self.enable_sleep_mode:
+                self.llm.sleep(level=2)
+                self._llm_weights_sleeping = True  # as `generate` leaves it
+
+    def _place_features(self, features: dict | None, prompt_ids: list[int]) -> dict | None:
+        """Point the server's picture features at their placeholders in the trainer's prompt.
+
+        TRL takes each run of placeholders for one picture, which is wrong where pictures stand side by side, and does
+        not compare lengths.
+        """
+        if features is None:
+            return None
+        features, placeholder = dict(features), self.processing_class.image_token_id
+        lengths = [span.count(placeholder) for span in features.pop("picture_spans")]
+        placeholders = find_pictures(prompt_ids, placeholder, lengths)
+        return {**features, "mm_placeholders": {**features["mm_placeholders"], "image": placeholders}}
+
+
+def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
+    """Forbid placeholders of pictures and videos in vLLM's sampling settings.
+
+    TRL rules them out in transformers' generation only. A sampled one would stand for a picture that is not there, and
+    the training pass would stop. vLLM then returns the log-probabilities of what is left, which are larger than the
+    policy's by -log(1 - p), where p is its probability of a placeholder: 0.003 in the mean for a random miniature.
+
+    Args:
+        generation_kwargs: the user's, whose `logit_bias` of other tokens stays.
+        config: the model's.
+    """
+    settings = dict(generation_kwargs or {})
+    bias = dict.fromkeys(placeholder_ids(config), _NEVER)
+    return {**settings, "logit_bias": {**(settings.get("logit_bias") or {}), **bias}} if bias else settings
+
+
+def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> None:
+    """Pass the unexpanded forms of the prompts that the trainer just tokenised to a colocated vLLM.
+
+    Args:
+        trainer: the GRPO trainer.
+        prompts: what its `_tokenize_prompts` was given.
+        tokenized: and what that returned: prompt ids, pictures, fields.
+    """
+    prompt_ids, images, _ = tokenized
+    if not images or trainer.vllm_mode != "colocate" or not is_conversational({"prompt": prompts[0]}):
+        return
+    if isinstance(trainer.processing_class, ProcessorMixin):
+        trainer.vllm_generation.prompts.keep(prompt_ids, images, unexpanded_prompts(trainer, prompts))
+
+
+def engine_dtype(args: Any, model: Any) -> str:
+    """The dtype of a colocated vLLM: the configured one, else the policy's training dtype.
+
+    Args:
+        args: the trainer's configuration.
+        model: the policy.
+    """
+    chosen = getattr(args, "vllm_dtype", None)
+    if chosen is not None:
+        return chosen
+    if args.bf16:
+        return "bfloat16"
+    if args.fp16:
+        return "float16"
+    return str(model.dtype).removeprefix("torch.")

@@ -1,0 +1,1 @@
+"""From a source's rows to checked rows: prompt, images, answer, choices."""

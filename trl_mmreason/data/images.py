@@ -1,0 +1,274 @@
+"""Open pictures as every model sees them, and encode them as files and for HTML pages."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import math
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
+
+# What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.
+DECODING_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    RuntimeError,
+    EOFError,
+    LookupError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+PICTURE_COLUMNS = ("images", "image")
+_LINKS = ("http://", "https://")
+_MAX_SIDE_PIXELS = 768  # larger pictures are shrunk, or a few hundred photographs make a page that no browser opens
+_LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these hold as JPEG what a reader sees
+
+
+class SeveralFrames(ValueError):
+    """A picture moves, or has pages, of which models would see one."""
+
+
+def plain_picture(image: Image.Image) -> Image.Image:
+    """Return a picture as models see it: upright, in RGB, transparent parts white; itself if it is so already.
+
+    Training, every engine and `load_rows` use this one function, so that a picture is the same wherever it comes from.
+
+    Raises:
+        DECODING_ERRORS: it cannot be read, has pixels of 32 bits, or is a file of several frames.
+    """
+    upright = _upright(image)
+    if upright.mode == "RGB" and not upright.has_transparency_data:
+        return upright
+    repaired = repaired_picture(upright)
+    return upright.convert("RGB") if repaired is None else repaired
+
+
+def open_picture(value: Any) -> Any:
+    """Open a picture of a row as models see it; see `plain_picture`.
+
+    Args:
+        value: a PIL picture, a path, the bytes of a file, {"bytes": …, "path": …}, a data URL or base64. A link is
+            returned as it is, for transformers to fetch.
+
+    Raises:
+        FileNotFoundError: it is the path of a file that does not exist.
+        DECODING_ERRORS: it cannot be read.
+        TypeError: it is something else, or a dictionary with other keys.
+    """
+    if isinstance(value, Image.Image):
+        return plain_picture(value)
+    if isinstance(value, Mapping):
+        value = _recorded(value)
+    if isinstance(value, str) and value.startswith(_LINKS):
+        return value
+    if isinstance(value, str | os.PathLike) and _is_path(str(value)):
+        return plain_picture(decode(_existing(value)))
+    if isinstance(value, str):
+        value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
+    if isinstance(value, bytes):
+        return plain_picture(decode(value))
+    raise TypeError(f"A picture is {value!r:.80} ({type(value).__name__}); expected a PIL picture, a path or bytes.")
+
+
+def pictures_of(row: Mapping[str, Any]) -> list[Any]:
+    """The row's pictures as models see them (`open_picture`); empty for any form of none.
+
+    Raises:
+        FileNotFoundError: one is the path of a file that does not exist.
+        DECODING_ERRORS: one cannot be read, or is missing among others.
+    """
+    for column in PICTURE_COLUMNS:
+        if problem := gap_problem(row.get(column)):
+            raise ValueError(f"The column {column!r} of a row has {problem}.")
+    return [open_picture(picture) for picture in stored_pictures(row)]
+
+
+def stored_pictures(row: Mapping[str, Any]) -> list[Any]:
+    """The row's pictures as they are stored, unopened; `None` and the like are none."""
+    return present_pictures(row.get("images")) or present_pictures(row.get("image"))
+
+
+def present_pictures(value: Any) -> list[Any]:
+    """The pictures in a value: one or a list of them, in which `None`, "", NaN and empty records are none."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if not _is_no_picture(one)]
+
+
+def gap_problem(value: Any) -> str | None:
+    """Which picture of a list is missing while others are there; `None` where all are, or none is."""
+    values = value if isinstance(value, list | tuple) else [value]
+    missing = [place for place, one in enumerate(values) if _is_no_picture(one)]
+    if not missing or len(missing) == len(values):
+        return None
+    return (
+        f"no picture {missing[0] + 1} of {len(values)} (it is {values[missing[0]]!r}); put it there, or take its place "
+        "out of the list"
+    )
+
+
+def _is_no_picture(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_no_picture, value.values()))
+    return (
+        value is None
+        or (isinstance(value, str) and not value)  # no bytes are a file that is empty
+        or (isinstance(value, float) and math.isnan(value))
+    )
+
+
+def _recorded(record: Mapping[str, Any]) -> Any:
+    """The bytes or the path of a picture's record."""
+    if problem := record_problem(record):
+        raise TypeError(f"A picture is {problem}.")
+    return record.get("bytes") or record.get("path") or b""
+
+
+def record_problem(value: Any) -> str | None:
+    """Why a dictionary is no picture: it holds something, but neither bytes nor a path. `None` for anything else."""
+    if not isinstance(value, Mapping) or value.get("bytes") is not None or value.get("path"):
+        return None
+    return f'a dictionary with the keys {sorted(map(str, value))}; expected "bytes" or "path" among them'
+
+
+def with_plain_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its pictures as models see them, those inside its messages too; idempotent."""
+    opened = dict(row)
+    if opened.keys() & set(PICTURE_COLUMNS):
+        opened["images"] = pictures_of(row)
+    if isinstance(row.get("prompt"), list):
+        opened["prompt"] = [_with_plain_parts(message) for message in row["prompt"]]
+    return opened
+
+
+def _with_plain_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [
+        {**part, "image": open_picture(part["image"])} if part.get("image") is not None else part for part in content
+    ]
+    return {**message, "content": parts}
+
+
+def picture_digest(value: Any) -> bytes:
+    """A digest of a picture as it is stored: of its file's bytes, or of the pixels of a PIL picture.
+
+    Args:
+        value: as for `open_picture`.
+
+    Raises:
+        FileNotFoundError: it is the path of a file that does not exist.
+    """
+    if isinstance(value, Mapping):
+        value = _recorded(value)
+    if isinstance(value, Image.Image):
+        value = f"{value.mode} {value.size} ".encode() + value.tobytes()
+    elif isinstance(value, str | os.PathLike) and _is_path(str(value)) and not str(value).startswith(_LINKS):
+        value = _existing(value).read_bytes()
+    return hashlib.sha256(value.encode() if isinstance(value, str) else value).digest()
+
+
+def decode(source: str | os.PathLike | bytes) -> Image.Image:
+    """Decode a picture file, given by its path or its bytes, upright and in its own mode."""
+    with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        image.load()  # closes the file
+        return _upright(image)
+
+
+def refuse_frames(image: Image.Image) -> None:
+    """Refuse an animated picture, or a document of several pages, of which no frame has been copied.
+
+    A photograph with previews (MPO), or with layers below the whole (PSD), is one picture.
+
+    Raises:
+        SeveralFrames: it is one.
+    """
+    try:
+        frames = image.n_frames if getattr(image, "is_animated", False) else 1  # type: ignore[attr-defined]
+    except ValueError:  # its file is closed, and the frame that was loaded is all that is left
+        return
+    if frames > 1 and image.format not in ("MPO", "PSD"):
+        raise SeveralFrames(
+            f"it has {frames} frames or pages, of which models would see one; save "
+            "the one that is meant, or several as pictures of their own (of a PIL picture: seek(…), then copy())"
+        )
+
+
+def repaired_picture(picture: Image.Image) -> Image.Image | None:
+    """Return an RGB picture where `picture.convert("RGB")` would be wrong, otherwise None.
+
+    Pillow paints transparent pixels in whatever colour hides below them (mostly black, so that black drawings
+    vanish), and clips 16 bits to 8 instead of scaling.
+    """
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"its pixels have 32 bits (mode {picture.mode!r}) without an agreed range; use 8 or 16")
+    if picture.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
+    if not picture.has_transparency_data:
+        return None
+    picture = picture.convert("RGBA")
+    if picture.getchannel("A").getextrema() == (255, 255):
+        return None
+    white = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(white, picture).convert("RGB")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn a picture as its EXIF says, and take the orientation out of it; itself if there is nothing to turn."""
+    refuse_frames(image)
+    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+        return image
+    return ImageOps.exif_transpose(image)
+
+
+def _existing(path: str | os.PathLike) -> Path:
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            f"The picture {str(path)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
+            "data set with trl_mmreason.data.loading.load_rows, which checks all rows before training."
+        )
+    return Path(path)
+
+
+def _is_path(picture: str) -> bool:
+    """Whether a picture's string is a path. Data URLs are none, and base64, whose letters have no dot."""
+    return "." in picture and not picture.startswith("data:")
+
+
+def png_of(image: Image.Image) -> bytes:
+    """Encode as a PNG file, shrunk if it is large."""
+    return picture_file(_shrunk(image), "PNG")
+
+
+def page_data_url(image: Image.Image) -> str:
+    """Encode as a data URL, shrunk if it is large, and as JPEG if that is much smaller."""
+    picture = _shrunk(image)
+    file, kind = picture_file(picture, "PNG"), "png"
+    if len(file) > _LARGE_BYTES:
+        jpeg = picture_file(picture, "JPEG", quality=85)
+        if len(jpeg) < len(file) / 2:
+            file, kind = jpeg, "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode('ascii')}"
+
+
+def _shrunk(image: Image.Image) -> Image.Image:
+    picture = plain_picture(image)
+    if max(picture.size) > _MAX_SIDE_PIXELS:
+        picture = picture.copy()  # thumbnail() works in place
+        picture.thumbnail((_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
+    return picture
+
+
+def picture_file(picture: Image.Image, kind: str, **settings: int) -> bytes:
+    """Encode as a file of this kind, such as "PNG", with settings of Pillow's writer."""
+    buffer = io.BytesIO()
+    picture.save(buffer, format=kind, **settings)
+    return buffer.getvalue()

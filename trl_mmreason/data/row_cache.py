@@ -1,0 +1,126 @@
+"""Where checked rows are kept, so that a second start over unchanged files decodes no picture.
+
+They lie in the cache folder of `datasets`, in `trl_mmreason`: paths of pictures as paths, pictures inside a data file
+and repaired ones as bytes. What nobody has read for 30 days is removed by the next call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import datasets
+import PIL
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset
+
+from ..grading.version import grader_version
+from ..messages import pictures_inside
+from .images import present_pictures
+from .rows import RowReader
+from .sources import parsed_lines
+
+_KEPT_SECONDS = 30 * 24 * 3600
+_ROWS_AT_ONCE = 1000
+_READERS = ("loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py")
+
+
+def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_json: bool) -> dict[str, Any]:
+    """Arguments of `Dataset.map` that let it load what an earlier call of equal content wrote.
+
+    Equal are the rows, the arguments, this package's code, and path, size and time of change of every picture that has
+    a file of its own.
+
+    Args:
+        raw: the rows before the check.
+        reader: checks them.
+        keep: columns that are kept beside ours.
+        is_json: whether the rows are lines of JSON.
+    """
+    if not datasets.is_caching_enabled():
+        return {"load_from_cache_file": False}
+    arguments = (raw._fingerprint, sorted(vars(reader).items()), list(keep), _reader_version())
+    digest = hashlib.sha256(repr(arguments).encode())
+    for path in _paths_in_lines(raw, reader) if is_json else _paths_in_columns(raw, reader):
+        digest.update(repr(_file_state(reader.image_root / path)).encode())
+    key = digest.hexdigest()[:32]
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / "trl_mmreason"
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_unread(folder, key)
+    file = folder / f"rows-{key}.arrow"
+    return {"load_from_cache_file": True, "cache_file_name": str(file), "new_fingerprint": key}
+
+
+def _paths_in_lines(lines: Dataset, reader: RowReader) -> Iterator[str]:
+    for row in parsed_lines(lines):
+        values = {name: row.get(column) for name, column in reader.columns.items()}
+        for one in (*present_pictures(values.get("images")), *pictures_inside(values.get("prompt"))):
+            path = one.get("path") if isinstance(one, Mapping) else one
+            if isinstance(path, str):
+                yield path
+
+
+def _paths_in_columns(rows: Dataset, reader: RowReader) -> Iterator[str]:
+    """Paths of the pictures without bytes; bytes are not even read, as the fingerprint of the rows covers them."""
+    columns = {name: reader.columns[name] for name in ("images", "prompt") if name in reader.columns}
+    for table in rows.select_columns(sorted(set(columns.values()))).with_format("arrow").iter(_ROWS_AT_ONCE):
+        for name, column in columns.items():
+            for chunk in table[column].chunks:
+                yield from _paths_in(chunk, name == "images")
+
+
+def _paths_in(array: pa.Array, is_picture: bool) -> Iterator[str]:
+    """Paths in a column of pictures, or in the `image` of parts of messages."""
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _paths_in(array.flatten(), is_picture)
+    elif pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}:
+        paths = pc.struct_field(array, "path")
+        stored = pc.struct_field(array, "bytes")
+        is_absent = pc.is_null(stored)
+        if pa.types.is_binary(stored.type) or pa.types.is_large_binary(stored.type):
+            is_absent = pc.fill_null(pc.equal(stored, b""), True)
+        yield from paths.filter(is_absent).drop_null().to_pylist()
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            yield from _paths_in(pc.struct_field(array, field.name), field.name == "image")
+    elif is_picture and pa.types.is_string(kind):
+        yield from array.drop_null().to_pylist()
+
+
+def _file_state(path: Path) -> tuple[str, int, int] | tuple[str]:
+    """Path, size and time of the last change of a file, or the path alone if there is none."""
+    try:
+        state = os.stat(path)
+    except (OSError, ValueError):  # a name that is too long, or none at all
+        return (str(path),)
+    return str(path), state.st_size, state.st_mtime_ns
+
+
+def _remove_unread(folder: Path, key: str) -> None:
+    """Remove what has not been read for long, and note that the files of `key` are read now."""
+    now = time.time()
+    for file in folder.glob("rows-*.arrow"):
+        # another process may have removed it, and another user's file is that user's to remove
+        with suppress(FileNotFoundError, PermissionError):
+            if file.name.startswith(f"rows-{key}"):
+                os.utime(file, (now, file.stat().st_mtime))  # `datasets` fingerprints the time of change
+            elif now - file.stat().st_atime > _KEPT_SECONDS:
+                file.unlink()
+
+
+@cache
+def _reader_version() -> str:
+    """Digest of everything in the packages that decides what a row becomes."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256(f"{grader_version()} {PIL.__version__} {datasets.__version__}".encode())
+    for name in _READERS:
+        digest.update((here / name).read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,274 @@
+"""Read one value of a row (answer, choices, label, picture), or raise `RefusedValue`."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+from datasets import ClassLabel, LargeList, List, Value
+
+from ..grading.choices import chosen
+from ..grading.decide import gold_problem
+from ..grading.equivalence import same_answer
+from ..grading.extraction import read_gold
+from ..grading.notation import NeedsAlgebra, Refused
+from ..messages import PLACEHOLDER
+from .images import (
+    DECODING_ERRORS,
+    SeveralFrames,
+    decode,
+    gap_problem,
+    picture_file,
+    present_pictures,
+    record_problem,
+    repaired_picture,
+)
+
+# The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
+_MAX_ASPECT_RATIO = 200
+_MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small picture in base64 has more
+_LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
+# A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
+_ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
+_WRITTEN_LIST = re.compile(rf"""\[\s*(?=.*["']){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]""", re.DOTALL)
+_IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
+
+
+def naming_column(name: str, column: str = "…") -> str:
+    """How the source's column for one of our names is given, in commands and in Python."""
+    return f"""--columns '{{"{name}": "{column}"}}', or columns={{"{name}": "{column}"}} in Python"""
+
+
+class RefusedValue(Exception):
+    """An unusable value: `reason` is a short phrase to count by, `message` the whole sentence."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+    def in_column(self, column: str) -> dict[str, str]:
+        """This problem as an entry of a row's list of problems."""
+        return {"column": column, "reason": self.reason, "message": self.message}
+
+
+def as_declared(value: Any, feature: Any) -> Any:
+    """A value as its column's type means it: a class's number as its name, a short float as its shortest decimal.
+
+    Args:
+        value: as Arrow gives it: a class as its number, a float of 16 or 32 bits with the digits of 64.
+        feature: type of the column; `None` if it has none, as in JSON.
+    """
+    if isinstance(feature, List | LargeList) and isinstance(value, list):
+        return [as_declared(one, feature.feature) for one in value]
+    if isinstance(feature, dict) and isinstance(value, Mapping):
+        return {key: as_declared(one, feature.get(key)) for key, one in value.items()}
+    if isinstance(feature, ClassLabel) and isinstance(value, int):
+        return feature.names[value] if value >= 0 else None  # -1 stands for a label that is not known
+    if isinstance(feature, Value) and feature.dtype in ("float16", "float32") and isinstance(value, float):
+        return float(str(np.dtype(feature.dtype).type(value)))
+    return value
+
+
+def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer: bool = False) -> list[str]:
+    """Return the acceptable answers, at least one.
+
+    Args:
+        value: one answer or a list of them; numbers become text.
+        choices: letter → text.
+        ends_with_answer: `value` is the last turn of a conversation, and None if that is not the assistant's.
+    """
+    if ends_with_answer and value is None:
+        raise RefusedValue(
+            "no answer at the end",
+            "the conversation does not end with a message of the assistant, which would be the answer; add it, or name "
+            f"a column of answers: {naming_column('answer')}",
+        )
+    answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
+    if not answers or "" in answers:
+        raise RefusedValue("empty answer", f"the answer is {show(value)}; give a string or a list of strings")
+    texts = choices.values() if choices else ()
+    if isinstance(value, str) and _WRITTEN_LIST.fullmatch(answers[0]) and answers[0] not in texts:
+        raise RefusedValue(
+            "list written as text",
+            f"the answer is the text {show(answers[0])}; give a list itself, as JSON and parquet hold it, of which "
+            "every string is a right answer; or a list of this text alone, if that is the answer",
+        )
+    for answer in answers:
+        if PLACEHOLDER in answer:
+            raise RefusedValue(
+                "picture in the answer",
+                f"the answer is {show(answer)} and has a picture, but models here answer in text; give the text alone",
+            )
+        if problem := gold_problem(read_gold(answer)):
+            raise RefusedValue("unusable answer", f"the answer {show(answer)} cannot be graded: {problem}")
+    if choices is None:
+        return answers
+    if any(isinstance(item, int | float) for item in (value if isinstance(value, list) else [value])):
+        # Data sets count from 0, from 1, or mean the value of a choice: a guess would teach wrong answers.
+        raise RefusedValue(
+            "answer is a number", f"the answer is the number {value} although there are choices; give letter or text"
+        )
+    for answer in answers:
+        _check_choice(answer, choices)
+    return answers
+
+
+def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
+    """Refuse an answer that is none of the choices, or that could be two of them."""
+    letter = _LONE_LETTER.fullmatch(answer)
+    if letter and letter[1] not in choices and answer not in choices.values():
+        raise RefusedValue(
+            "letter not among the choices",
+            f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
+        )
+    other = next((each for each, text in choices.items() if text == answer and each != answer), None)
+    if answer in choices and other is not None:
+        raise RefusedValue(
+            "letter and text of two choices",
+            f"the answer is {answer!r}, the letter of {choices[answer]!r} and the text of choice {other}; write "
+            f"'({answer})' or '({other})'",
+        )
+    if not _names_a_choice(read_gold(answer), choices):
+        raise RefusedValue(
+            "answer not among the choices",
+            f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
+        )
+
+
+def _names_a_choice(gold: str, choices: Mapping[str, str]) -> bool:
+    """Whether a gold answer names choices or equals one; true also where only computer algebra could tell."""
+    try:
+        return bool(chosen(gold, choices, same_answer)) or any(same_answer(text, gold) for text in choices.values())
+    except (NeedsAlgebra, Refused):
+        return True
+
+
+def read_choices(value: Any) -> dict[str, str] | None:
+    """Return letter → text, or None if there are no choices. A list of strings gets the letters A, B, C, …"""
+    if value is None or value in ([], {}, ""):
+        return None
+    if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
+        value = dict(zip(string.ascii_uppercase, value, strict=False))
+    elif isinstance(value, Mapping):
+        # Arrow gives every row the letters of all rows, with None where this row has none.
+        value = {letter: text for letter, text in value.items() if text is not None}
+    else:
+        raise wrong_type(value, "a dictionary letter → string or a list of at most 26 strings")
+    if not all(isinstance(key, str) and re.fullmatch("[A-Z]", key) for key in value):
+        raise RefusedValue("wrong choices", f"the choices are named {list(value)}; expected capital letters A to Z")
+    texts = {letter: _read_text(text) for letter, text in value.items()}
+    if "" in texts.values():
+        raise RefusedValue("wrong choices", f"the choices are {show(value)}; one of them is empty")
+    return texts or None
+
+
+def read_label(value: Any) -> str | None:
+    """Return an id or a category as a string, or None if it is absent."""
+    return _read_text(value) or None
+
+
+def _read_text(value: Any) -> str:
+    """Return `value` without outer spaces; numbers as the shortest string (7.0 → '7'), None as ''."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return str(int(value)) if value == int(value) else str(value)
+    raise wrong_type(value, "a string or a finite number")
+
+
+def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
+    """Return {"bytes", "path"} for each picture, as `datasets.Image(mode="RGB")` stores it, decoding each once.
+
+    Args:
+        value: one picture or a list of them, or any form of none (`present_pictures`). A picture is a path, the bytes
+            of a picture file, or a dictionary with "bytes" or "path".
+        image_root: the folder that relative paths start from.
+    """
+    if problem := gap_problem(value):
+        raise RefusedValue("missing picture", f"the row has {problem}")
+    return [_read_picture(picture, image_root) for picture in present_pictures(value)]
+
+
+def read_inside(pictures: Sequence[Any], image_root: Path, *, beside: int) -> list[dict[str, Any]]:
+    """`read_images` for pictures inside messages; `beside` are those in the column of pictures."""
+    if beside:
+        raise RefusedValue(
+            "pictures in two places",
+            f"the messages hold {len(pictures)} picture(s) and the column of pictures {beside}; keep them in one place",
+        )
+    return [_read_picture(picture, image_root) for picture in pictures]
+
+
+def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
+    stored: dict[str, Any] = {"bytes": None, "path": None}
+    if problem := record_problem(value):
+        raise RefusedValue("wrong type", f'a picture is {problem}: write {{"path": …}}, or the path alone')
+    if isinstance(value, Mapping):
+        path = value.get("path")
+        stored = {"bytes": (value.get("bytes") or None) if path else value.get("bytes"), "path": path}
+    elif isinstance(value, bytes):
+        stored["bytes"] = value
+    elif isinstance(value, str):
+        stored["path"] = value
+    if isinstance(stored["bytes"], bytes):
+        where = f"the picture {stored['path']!r}" if stored["path"] else f"a picture of {len(stored['bytes'])} bytes"
+    elif isinstance(stored["path"], str):
+        stored["path"] = where = str(_existing_file(stored["path"], image_root))
+    else:
+        raise wrong_type(value, 'a path, the bytes of a picture file, or {"bytes": …, "path": …}')
+    try:
+        picture = decode(stored["path"] if stored["bytes"] is None else stored["bytes"])
+        repaired = repaired_picture(picture)
+    except SeveralFrames as error:
+        raise RefusedValue("several frames", f"{where}: {error}") from error
+    except DECODING_ERRORS as error:
+        fix = "shrink it" if isinstance(error, PIL.Image.DecompressionBombError) else "save it again"
+        raise RefusedValue("unreadable picture", f"{where} cannot be decoded ({error}); {fix}") from error
+    width, height = picture.size
+    if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
+        raise RefusedValue(
+            "picture too long",
+            f"{where} is {width}×{height} pixels; sides may differ by a factor of {_MAX_ASPECT_RATIO} at most: crop it",
+        )
+    return stored if repaired is None else stored_picture(repaired)
+
+
+def _existing_file(path: str, image_root: Path) -> Path:
+    if re.match(r"(https?|s3|hf|gs)://", path):
+        raise RefusedValue("picture is a link", f"{path!r} is not on this machine; download the pictures first")
+    if path.startswith("file://"):
+        raise RefusedValue("picture is a link", f"{path!r} is a URL of a file; write the path without file://")
+    if path.startswith("data:") or len(path) > 1024 or max(map(len, path.split("/"))) > _MAX_FILE_NAME:
+        raise RefusedValue(
+            "picture is base64",
+            f"expected a path and got {show(path)}; save it as a file and give its path, or give its bytes",
+        )
+    file = (image_root / path).absolute()
+    if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
+        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
+    return file
+
+
+def stored_picture(picture: PIL.Image.Image) -> dict[str, Any]:
+    """Encode a picture as `datasets` stores it, losslessly; `datasets` itself encodes each twice and takes longer."""
+    return {"bytes": picture_file(picture, "PNG", compress_level=1), "path": None}  # a third of the usual level's time
+
+
+def wrong_type(value: Any, expected: str) -> RefusedValue:
+    return RefusedValue("wrong type", f"got {show(value)} ({type(value).__name__}); expected {expected}")
+
+
+def show(value: Any) -> str:
+    """A short repr, as values may be whole pictures."""
+    text = repr(value[:60] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,257 @@
+"""Check one row of a data source, and convert it to the package's format.
+
+Everything here sees one row at a time and keeps nothing, so that `data.load_rows` can run it over any number of
+rows in several processes. A value that cannot be used raises `RefusedValue`; `RowReader.check` turns that into an entry
+of the row's list of problems, so that one row can report all its mistakes at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from ..messages import PLACEHOLDER, conversation, pictures_inside, split_answer
+from .images import present_pictures
+from .row_values import (
+    RefusedValue,
+    as_declared,
+    naming_column,
+    read_answers,
+    read_choices,
+    read_images,
+    read_inside,
+    read_label,
+    show,
+    wrong_type,
+)
+from .unseen_media import TEXT_ALONE, mark_problem, unseen_media
+
+NAMES = ("prompt", "images", "answer", "choices", "id", "category")
+
+Row = Mapping[str, Any]
+"""Column → value."""
+
+ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
+MESSAGES = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
+"""Type of a column of messages."""
+
+_PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
+_PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
+# How a prompt begins that a chat template has made: ChatML, Llama, Phi and Zephyr, Gemma, Mistral.
+_TEMPLATED = re.compile(
+    r"\s*(<s>|<bos>|<\|begin_of_text\|>)?\s*"
+    r"(<\|im_start\|>|<\|start_header_id\|>|<\|(system|user)\|>|<start_of_turn>|\[INST\])"
+)
+# Columns that Alpaca, ShareGPT and ms-swift put beside a prompt's column, and that belong to the prompt.
+_BESIDE_PROMPT = {
+    "messages": ("system",),
+    "conversations": ("system",),
+    "instruction": ("input", "system", "history"),
+    "query": ("system", "history"),
+}
+
+
+def _reading_pictures(column: str) -> str:
+    return f"{naming_column('images', column)}; null (None) if the pictures are not needed"
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Why one row is unusable.
+
+    Attributes:
+        row: its index in the source, from 0 (blank lines of a file are not counted).
+        id: the row's own id, or the one that it was given.
+        column: the source's column; "line" if the whole line could not be read.
+        reason: a short phrase to count by.
+        message: what came, what was expected and the fix.
+    """
+
+    row: int
+    id: str
+    column: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"row {self.row} (id {self.id!r}), column {self.column!r}: {self.reason}: {self.message}"
+
+
+class DataError(ValueError):
+    """An unusable source; `problems` lists every bad row, or nothing if the source itself is at fault."""
+
+    def __init__(self, message: str, problems: Sequence[RowProblem] = ()) -> None:
+        super().__init__(message)
+        self.problems = list(problems)
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads and checks the rows of one source.
+
+    Attributes:
+        columns: our name → the source's column; a name that the source does not have is absent. One column for
+            `prompt` and `answer` holds conversations, whose last turn is the answer.
+        image_root: the folder that relative paths of pictures start from.
+        source_name: used for the ids of rows that have none of their own.
+        system_prompt: put before every prompt as a system message, or None.
+        unread: columns that are left out, in which a row is searched for media that its model would not see.
+        features: types of the source's columns; empty for JSON, which has none.
+    """
+
+    columns: Mapping[str, str]
+    image_root: Path
+    source_name: str
+    system_prompt: str | None = None
+    unread: tuple[str, ...] = ()
+    features: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Return the six columns of the common row, and `problems`: a list of column, reason and message.
+
+        A value that was refused is None or empty in the result. `answer` is a list of strings here in any case.
+        """
+        problems: list[dict[str, str]] = []
+        values = {
+            name: as_declared(row.get(column), self.features.get(column)) for name, column in self.columns.items()
+        }
+        inside = pictures_inside(values.get("prompt"))
+        values["prompt"] = conversation(values.get("prompt"))
+        if ends_with_answer := self.columns.get("answer") == self.columns.get("prompt"):
+            values["prompt"], values["answer"] = split_answer(values["prompt"])
+
+        def read(name: str, reader: Callable[[Any], Any]) -> Any:
+            if name not in self.columns:
+                return None
+            try:
+                return reader(values[name])
+            except RefusedValue as refused:
+                problems.append(refused.in_column(self.columns[name]))
+                return None
+
+        images = read("images", lambda value: read_images(value, self.image_root)) or []
+        if inside:
+            images = read("prompt", lambda _: read_inside(inside, self.image_root, beside=len(images))) or []
+        image_count = None if problems else len(images)
+        unread = {column: row.get(column) for column in self.unread}
+        read_ones = None if problems else [*present_pictures(values.get("images")), *inside]
+        if unseen := unseen_media(unread, read_ones, image_root=self.image_root, fix=_reading_pictures):
+            alone = TEXT_ALONE if unseen.reason == "video or audio" else ""
+            problems.append({**unseen._asdict(), "message": unseen.message + alone})
+        problems.extend(self._dropped_text(row))
+        choices = read("choices", read_choices)
+        return {
+            "prompt": read("prompt", lambda value: read_prompt(value, image_count, self.system_prompt)) or [],
+            "images": images,
+            "answer": read("answer", lambda value: read_answers(value, choices, ends_with_answer)) or [],
+            "choices": choices,
+            "id": read("id", read_label) or f"{self.source_name}-{index}",
+            "category": read("category", read_label),
+            "problems": problems,
+        }
+
+    def _dropped_text(self, row: Row) -> list[dict[str, str]]:
+        """Columns of the row that belong to its prompt and are not read."""
+        column = self.columns.get("prompt", "")
+        beside = [one for one in _BESIDE_PROMPT.get(column, ()) if row.get(one) and one not in self.columns.values()]
+        if self.system_prompt is not None and "system" in beside:
+            beside.remove("system")
+        return [
+            RefusedValue(
+                "text beside the prompt",
+                f"it holds {show(row[one])}, which belongs to the prompt, and only {column!r} is read; write it into "
+                f"{column!r} (system as a system message), or empty this column",
+            ).in_column(one)
+            for one in beside
+        ]
+
+
+def read_prompt(value: Any, image_count: int | None, system_prompt: str | None = None) -> list[dict[str, str]]:
+    """Return messages with string contents, without `<image>` placeholders.
+
+    Args:
+        value: a string, which becomes a user message, or a list of messages.
+        image_count: how many pictures the row has; None if unknown, and then placeholders are not counted.
+        system_prompt: goes first as a system message, or None.
+
+    TRL puts the pictures before the first user message itself, so placeholders at the two ends of that message are
+    taken off; one anywhere else would lose its meaning and is refused.
+    """
+    messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(messages, list):
+        raise wrong_type(value, "a string or a list of messages with 'role' and 'content'")
+    messages = [_read_message(message) for message in messages]
+    user_message = next((message for message in messages if message["role"] == "user"), None)
+    if user_message is None:
+        raise RefusedValue("empty prompt", "the prompt has no user message; add the question as one")
+    if messages[-1]["role"] == "assistant":
+        raise RefusedValue(
+            "prompt ends with an answer",
+            "the last message is the assistant's, but the policy is to write that one; remove it, put it in `answer`, "
+            "or name this column for `answer` too",
+        )
+    user_message["content"], placeholder_count = _strip_placeholders(user_message["content"])
+    if not user_message["content"].strip():
+        raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
+    if mark := next(filter(None, (_TEMPLATED.match(message["content"]) for message in messages)), None):
+        raise RefusedValue(
+            "prompt in a chat template",
+            f"the prompt begins with {mark[0].strip()!r}, so that it would be put into a chat template twice; give the "
+            "question alone, or messages",
+        )
+    if problem := next(filter(None, (mark_problem(message["content"]) for message in messages)), None):
+        raise RefusedValue(problem.reason, f"the prompt has {problem.message}, or write the tag in other words")
+    if any(PLACEHOLDER in message["content"] for message in messages):
+        raise RefusedValue(
+            "misplaced <image>",
+            "<image> stands inside the text, but TRL puts all pictures before the first user message; "
+            "refer to them in words ('the second picture') and remove <image>",
+        )
+    if placeholder_count and image_count is not None and placeholder_count != image_count:
+        raise RefusedValue(
+            "wrong number of <image>",
+            f"the prompt has {placeholder_count} <image> placeholder(s) and the row {image_count} picture(s); "
+            "make them equal or leave the placeholders out",
+        )
+    if system_prompt is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise RefusedValue(
+            "two system messages",
+            "the prompt has its own system message and a system prompt (--system-prompt, or system_prompt=…) came too; "
+            "remove one of them",
+        )
+    return [{"role": "system", "content": system_prompt}, *messages]
+
+
+def _read_message(message: Any) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise wrong_type(message, "a message with 'role' and 'content'")
+    fields = {key: value for key, value in message.items() if value is not None}  # Arrow fills absent keys with None
+    if fields.keys() != {"role", "content"}:
+        raise RefusedValue(
+            "wrong message", f"a message has the keys {sorted(fields)}; it must have 'role' and 'content', no others"
+        )
+    if fields["role"] not in ROLES:
+        raise RefusedValue(
+            "unknown role",
+            f"a message has the role {fields['role']!r}; expected one of {ROLES}, or LLaVA's 'human' and 'gpt'",
+        )
+    if not isinstance(fields["content"], str):
+        raise RefusedValue(
+            "wrong message",
+            f"the content of a message is {show(fields['content'])}; it must be a string, or parts of text "
+            '({"type": "text", "text": …}) and pictures ({"type": "image"})',
+        )
+    return {"role": fields["role"], "content": fields["content"]}
+
+
+def _strip_placeholders(text: str) -> tuple[str, int]:
+    """Take `<image>` off both ends of `text`; return the rest and how many were taken."""
+    rest = _PLACEHOLDERS_AT_END.sub("", _PLACEHOLDERS_AT_START.sub("", text))
+    return rest, text.count(PLACEHOLDER) - rest.count(PLACEHOLDER)

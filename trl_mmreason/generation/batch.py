@@ -1,0 +1,281 @@
+"""Batched generation with any transformers model, vision-language or text-only.
+
+A conversation is encoded by itself, and rows are padded and put together here. So the processor's padding side does not
+matter, a conversation that cannot be encoded harms no other, and batches may mix rows with and without pictures.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+from peft import PeftModel
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
+
+from ..compat.chat_template import ProcessingClass, continued_ids, tokenizer_of
+from ..compat.model_parts import placeholder_ids, without_adapters
+from ..data.images import plain_picture
+from .engine import Request
+from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
+
+TOKEN_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+"""Inputs of a model with a value for each token."""
+
+_logger = logging.getLogger(__name__)
+
+# of a generation_config.json: the caller sets these tokens and the length, or they are no setting
+_NO_SAMPLER = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "max_length"}
+_NO_SAMPLER |= {"transformers_version", "_from_model_config"}
+_DEFAULTS = GenerationConfig._get_default_generation_params()
+_IN_ROLLOUTS = (
+    "rollouts leave this out, since updates assume that they are sampled from the policy itself. To sample with it, "
+    "set generation_kwargs in the configuration."
+)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One conversation as a model's input.
+
+    Attributes:
+        ids: token ids, without padding.
+        token_fields: what the family wants to know of each token; 0 means text.
+        picture_fields: what it wants to know of the pictures; the first dimension counts pictures, tiles or patches.
+            Empty without pictures.
+    """
+
+    ids: list[int]
+    token_fields: dict[str, list[int]]
+    picture_fields: dict[str, Tensor]
+
+    def extended(self, ids: Sequence[int]) -> Prompt:
+        """The prompt with text appended."""
+        token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
+        return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
+
+
+def conversation_of(
+    processing_class: ProcessingClass, messages: Sequence[dict[str, Any]], images: Sequence[PIL.Image.Image]
+) -> list[dict[str, Any]]:
+    """Messages for the chat template: in parts with pictures for a processor, as strings for a tokenizer.
+
+    Raises:
+        ValueError: there are pictures and only a tokenizer.
+    """
+    if isinstance(processing_class, ProcessorMixin):
+        from trl.data_utils import prepare_multimodal_messages  # here: TRL takes seconds to load
+
+        return prepare_multimodal_messages(list(messages), images=[plain_picture(image) for image in images])
+    if images:
+        raise ValueError(
+            f"it has {len(images)} picture(s), which a text-only model cannot see; leave them out, put what they show "
+            "into words, or use a vision-language model with its processor"
+        )
+    return list(messages)
+
+
+def encode(
+    processing_class: ProcessingClass,
+    messages: Sequence[dict[str, Any]],
+    images: Sequence[PIL.Image.Image] | None = None,
+    **template: Any,
+) -> Prompt:
+    """Render a conversation up to the assistant's turn.
+
+    Args:
+        processing_class: the model's processor, or a text-only model's tokenizer.
+        messages: with text contents; the last one is not the assistant's.
+        images: put before the first user message.
+        **template: arguments of the chat template.
+
+    Raises:
+        ValueError: there are pictures and only a tokenizer.
+    """
+    conversation = conversation_of(processing_class, messages, images or [])
+    fields = dict(
+        processing_class.apply_chat_template(
+            [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, **template
+        )
+    )
+    ids = list(fields.pop("input_ids")[0])
+    del fields["attention_mask"]
+    # What some tokenizers say besides, such as token types, their models do not take.
+    return as_prompt(ids, fields if isinstance(processing_class, ProcessorMixin) else {})
+
+
+def as_prompt(ids: list[int], fields: Mapping[str, Any]) -> Prompt:
+    """Make a prompt of its ids and what a processor says of it besides, as a batch of one."""
+    prompt = Prompt(ids, {}, {})
+    for name, value in fields.items():
+        if isinstance(value, list) and isinstance(value[0], list) and len(value[0]) == len(ids):
+            prompt.token_fields[name] = value[0]
+        else:
+            prompt.picture_fields[name] = _tensor(value)
+    return prompt
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, list) and isinstance(value[0], Tensor):
+        return torch.stack(value)
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
+    """Left-pad the rows, and concatenate their pictures in order."""
+    width = max(len(prompt.ids) for prompt in prompts)
+    inputs = {
+        "input_ids": _left_pad([prompt.ids for prompt in prompts], width, pad_token_id),
+        "attention_mask": _left_pad([[1] * len(prompt.ids) for prompt in prompts], width, 0),
+    }
+    for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
+        # A row that says nothing of its tokens has only text.
+        inputs[name] = _left_pad([prompt.token_fields.get(name, []) for prompt in prompts], width, 0)
+    return inputs | joined_pictures(prompts)
+
+
+def joined_pictures(prompts: Sequence[Prompt]) -> dict[str, Tensor]:
+    """Concatenate what is known of the prompts' pictures, in order."""
+    names = dict.fromkeys(name for prompt in prompts for name in prompt.picture_fields)
+    return {
+        name: concatenate([prompt.picture_fields[name] for prompt in prompts if name in prompt.picture_fields])
+        for name in names
+    }
+
+
+def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
+    return torch.tensor([[value] * (width - len(row)) + row for row in rows])
+
+
+def concatenate(parts: Sequence[Tensor], padding: float = 0) -> Tensor:
+    """Concatenate along the first dimension, with padding behind the others, as pictures may differ in tiles."""
+    largest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+
+    def fill(part: Tensor) -> Tensor:
+        missing = [large - size for large, size in zip(largest, part.shape[1:], strict=True)]
+        amounts = [amount for lack in reversed(missing) for amount in (0, lack)]
+        return pad(part, amounts, value=padding) if any(missing) else part
+
+    return torch.cat([fill(part) for part in parts])
+
+
+@torch.no_grad()
+def generate(
+    model: PreTrainedModel | PeftModel, processing_class: ProcessingClass, prompts: Sequence[Prompt], **settings: Any
+) -> list[list[int]]:
+    """Answer a batch of prompts.
+
+    Args:
+        model: a policy that `generate` works on, in evaluation mode.
+        processing_class: its processor or tokenizer.
+        prompts: result of `encode`. One that is there several times is read once.
+        **settings: arguments of `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as
+            training does not know them either.
+
+    Returns:
+        The ids of each answer, up to and including its end-of-turn token if there is one.
+    """
+    eos_ids = end_of_turn_ids(model, processing_class)
+    own_pad = tokenizer_of(processing_class).pad_token_id
+    pad_token_id = eos_ids[0] if own_pad is None else own_pad
+    rows, given = prompts, settings
+    distinct = list({id(prompt): prompt for prompt in prompts}.values())
+    fields = {name for prompt in distinct for name in (*prompt.token_fields, *prompt.picture_fields)}
+    decode: Any = decode_live_rows if can_decode(model) else None
+    if decode and len(distinct) < len(prompts) and can_share_prompts(model, fields, GenerationConfig()):
+        place = {id(prompt): number for number, prompt in enumerate(distinct)}
+        shared = torch.tensor([place[id(prompt)] for prompt in prompts], device=model.device)
+        decode, prompts = partial(decode_live_rows, prompt_of=shared), distinct
+    inputs = collate(prompts, pad_token_id)
+    width = inputs["input_ids"].shape[1]
+    for name, value in inputs.items():
+        inputs[name] = value.to(model.device, model.dtype if value.is_floating_point() else None)
+    settings = {
+        "do_sample": False,
+        "eos_token_id": eos_ids,
+        "pad_token_id": pad_token_id,
+        "suppress_tokens": placeholder_ids(model.config),
+        # Under ZeRO-3 transformers would wait for every process at every token, though the weights are whole here and
+        # the processes ask for different things.
+        "synced_gpus": False,
+        **({"custom_generate": decode} if decode else {}),
+        **settings,
+    }
+    try:
+        with own_settings_only(model):
+            answers = model.generate(**inputs, **settings)[:, width:].tolist()
+    except UnknownCacheError as error:
+        step_aside(str(error))
+        return generate(model, processing_class, [replace(prompt) for prompt in rows], **given)
+    return [_cut_after_end(ids, eos_ids) for ids in answers]
+
+
+@contextmanager
+def own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
+    """Clear the model's generation settings in the block, as `generate` would fill missing arguments from them."""
+    owner = without_adapters(model)
+    saved, owner.generation_config = owner.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        owner.generation_config = saved
+
+
+def warn_of_ignored_settings(
+    name: str, model: PreTrainedModel | PeftModel, own: GenerationConfig, effect: str = _IN_ROLLOUTS
+) -> None:
+    """Warn of the checkpoint's sampling settings that a party, which samples in `own_settings_only`, leaves out.
+
+    Args:
+        name: name of the trainer or engine.
+        model: whose `generation_config.json` came with the checkpoint.
+        own: the party's settings; what they leave open transformers would take from the checkpoint's.
+        effect: what follows, as the end of a sentence.
+    """
+    checkpoint = without_adapters(model).generation_config.to_diff_dict()
+    ignored = {
+        setting: value
+        for setting, value in checkpoint.items()
+        if getattr(own, setting, None) is None and setting not in _NO_SAMPLER and value != _DEFAULTS.get(setting, False)
+    }
+    if ignored:
+        _logger.warning(
+            "%s: the checkpoint's generation_config.json sets %s; %s",
+            name,
+            ", ".join(f"{setting}={value!r}" for setting, value in ignored.items()),
+            effect,
+        )
+
+
+def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
+    end = next((position for position, token in enumerate(ids) if token in eos_ids), len(ids))
+    return ids[: end + 1]
+
+
+def continuation_of(
+    processing_class: ProcessingClass, request: Request, eos_ids: Sequence[int], template: dict[str, Any]
+) -> list[int]:
+    """Tokens after a request's first messages: its sampled answers and the user's turns between them."""
+    followups = [message["content"] for message in request.messages[len(request.first_messages) + 1 :: 2]]
+    return continued_ids(processing_class, request.answer_ids, followups, eos_token_ids=eos_ids, **template)
+
+
+def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessingClass) -> list[int]:
+    """All tokens that end an answer, as in TRL: the model's and the tokenizer's."""
+    return declared_end_ids(model.generation_config, processing_class)
+
+
+def declared_end_ids(settings: GenerationConfig, processing_class: ProcessingClass) -> list[int]:
+    """`end_of_turn_ids` of a model with these generation settings."""
+    declared = settings.eos_token_id
+    declared = [declared] if isinstance(declared, int) else list(declared or [])
+    own = tokenizer_of(processing_class).eos_token_id
+    return declared if own in declared else [own, *declared]

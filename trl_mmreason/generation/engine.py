@@ -1,0 +1,119 @@
+"""Interface of engines: conversations with pictures in, sampled answers out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import PIL.Image
+
+from ..grading.replies import Failure as Failure
+from ..grading.replies import UnsuitableEngine as UnsuitableEngine
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Sampling parameters of answers.
+
+    Attributes:
+        max_new_tokens: token limit of an answer; one that reaches it ends with finish reason "length".
+        temperature: 0 is greedy.
+        top_p: the smallest set of tokens with this share of the probability; 1 is all.
+        top_k: the most probable tokens; 0 is all.
+        stop: an answer ends after the first of these strings, which stays in it.
+        logprobs: whether to return each token's log-probability, under the model itself (temperature 1, all tokens).
+    """
+
+    max_new_tokens: int = 1024
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(
+                f"SamplingParams: got {self}; expected max_new_tokens ≥ 1, temperature ≥ 0, 0 < top_p ≤ 1 and "
+                "top_k ≥ 0."
+            )
+
+
+@dataclass(frozen=True)
+class Request:
+    """One conversation to answer.
+
+    Attributes:
+        messages: role and text content of each message, the last one the user's.
+        images: put before the first user message, as TRL does.
+        prefix: what the assistant has said already; answers continue it and do not repeat it.
+        n: number of answers.
+        seed: answer k of the same request with the same seed is the same, whatever else is asked at the same time.
+            (vLLM and servers promise less: the same for the same server under the same load.)
+        answer_ids: the assistant's last answers among `messages` as they were sampled, in tokens with their end of
+            turn, each followed by one message of the user. An engine that takes tokens shows the policy these, as
+            training does; a chat endpoint takes text alone and renders `messages`.
+    """
+
+    messages: Sequence[dict[str, str]]
+    images: Sequence[PIL.Image.Image] = ()
+    prefix: str = ""
+    n: int = 1
+    seed: int = 0
+    answer_ids: Sequence[Sequence[int]] = ()
+
+    @property
+    def first_messages(self) -> Sequence[dict[str, str]]:
+        """The messages before the first answer of `answer_ids`."""
+        return self.messages[: len(self.messages) - 2 * len(self.answer_ids)]
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or not self.messages:
+            raise ValueError(
+                f"Request: got n={self.n} and {len(self.messages)} messages, expected at least one of each."
+            )
+        behind = [message["role"] for message in self.messages[len(self.first_messages) :]]
+        if not self.first_messages or behind != ["assistant", "user"] * len(self.answer_ids):
+            raise ValueError(
+                f"Request: got {len(self.answer_ids)} answers in tokens, and messages of "
+                f"{[message['role'] for message in self.messages]}; expected a prompt, followed by a message of the "
+                "assistant and one of the user for each."
+            )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer; `token_ids` and `logprobs` if the engine provides them, else maybe `counted_tokens`."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[int] | None = field(default=None, repr=False)
+    logprobs: list[float] | None = field(default=None, repr=False)
+    counted_tokens: int | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def tokens(self) -> int | None:
+        """Number of tokens, including a sampled end of turn; `None` if the engine does not report it."""
+        per_token = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
+        return self.counted_tokens if per_token is None else len(per_token)
+
+
+class Engine(Protocol):
+    """Turns conversations into answers."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
+        ...
+
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
+        """Sample n answers to each request, in order. A faulty request gets a `Failure`; a fault of the engine itself
+        (no connection, no memory) raises."""
+        ...
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed that depends on these parts only: `derive_seed(seed, row id, index)`."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,158 @@
+"""Load an engine's model, with or without vision, its processor or tokenizer, and a LoRA adapter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import torch
+from huggingface_hub import snapshot_download
+from peft import PeftConfig, PeftModel
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    PreTrainedModel,
+    ProcessorMixin,
+)
+from transformers.utils.peft_utils import find_adapter_config_file
+
+from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from ..compat.adapters import check_adapter_restored
+from ..compat.patch_embedding import use_matrix_product_for_patches
+from ..compat.precision import keep_training_layout
+from ..compat.sharding import loading_whole
+from ..data.files import check_model_path
+from ..data.images import DECODING_ERRORS
+from .batch import ProcessingClass
+from .engine import Failure
+from .patience import patient_state
+
+# What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
+ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
+
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+_TOKENIZER_FILES = ("tokenizer_config.json",)
+# What of `from_pretrained`'s arguments says where a checkpoint's files are.
+_WHEREABOUTS = ("cache_dir", "code_revision", "local_files_only", "subfolder", "token")
+
+
+def unencodable(error: Exception) -> Failure:
+    """The failure of a request for one of `ENCODING_ERRORS`."""
+    return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
+
+
+def sees_pictures(config: Any) -> bool:
+    """Whether a configuration is of a vision-language model; others are loaded as text-only."""
+    return (
+        type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        or "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
+        or hasattr(config, "vision_config")
+    )
+
+
+def load_model(
+    model: str,
+    *,
+    adapter: str | None = None,
+    dtype: Any = "auto",
+    device: str | torch.device | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **model_kwargs: Any,
+) -> tuple[PreTrainedModel, str]:
+    """Load a model for sampling; its adapter is merged unless the weights are quantised.
+
+    Args:
+        model: path or Hub id of a vision-language or text-only model, or of an adapter that names its base model.
+        adapter: path or Hub id of an adapter for `model`.
+        dtype: dtype of the weights; "auto" as they are saved.
+        device: this process's accelerator by default, or the CPU without one.
+        revision: revision of `model`.
+        trust_remote_code: run the code that comes with the model.
+        **model_kwargs: arguments of `from_pretrained`, such as `attn_implementation` or `device_map`.
+
+    Returns:
+        The model, and the fingerprint of its weights.
+
+    Raises:
+        CheckpointError: the adapter's weights are not in the model.
+        NoSuchFolder: a path is named where nothing is, or a Hub id that is not cached while the Hub is out of reach.
+    """
+    check_model_path(model, model_kwargs.get("cache_dir"))
+    if adapter is not None:
+        check_model_path(adapter)
+    base, base_revision = model, revision
+    if adapter is None and find_adapter_config_file(model, revision=revision) is not None:
+        adapter = _local(model, revision)
+        peft_config = PeftConfig.from_pretrained(adapter)
+        base, base_revision = peft_config.base_model_name_or_path, peft_config.revision
+    if device is not None and "device_map" in model_kwargs:
+        raise ValueError(f"Got device={str(device)!r} and a device_map, which both place the model; give one of them.")
+    source = {"revision": base_revision, "trust_remote_code": trust_remote_code}
+    whereabouts = {name: model_kwargs[name] for name in _WHEREABOUTS if name in model_kwargs}
+    config = AutoConfig.from_pretrained(base, **source, **whereabouts)
+    auto_class = AutoModelForImageTextToText if sees_pictures(config) else AutoModelForCausalLM
+    placed = {"device_map": {"": device or patient_state().device}, **model_kwargs}
+    with loading_whole():  # whatever shards the policies that are trained here
+        loaded = auto_class.from_pretrained(base, dtype=dtype, **source, **placed)
+        if adapter is not None:
+            loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
+            check_adapter_restored(loaded, adapter)
+    keep_training_layout(loaded)
+    use_matrix_product_for_patches(loaded)
+    weights = fingerprint(loaded.named_parameters())  # merging would round them differently on another device
+    if adapter is not None and getattr(loaded.get_base_model(), "quantization_method", None) is None:
+        loaded = loaded.merge_and_unload(safe_merge=True)
+    return loaded.eval(), weights
+
+
+def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+    """Load a model's processor, or a text-only model's tokenizer; for an adapter without one, its base model's."""
+    check_model_path(model)
+    base, base_revision = model, revision
+    if find_adapter_config_file(model, revision=revision) is not None:
+        model = _local(model, revision)
+        peft_config = PeftConfig.from_pretrained(model)
+        base, base_revision = peft_config.base_model_name_or_path, peft_config.revision
+    config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
+    sees = sees_pictures(config)
+    own = _PROCESSOR_FILES if sees else _TOKENIZER_FILES
+    if model != base and not any((Path(model) / name).exists() for name in own):
+        model, revision = base, base_revision
+    # Not AutoProcessor for both: it hides why a tokenizer cannot be loaded.
+    auto_class = AutoProcessor if sees else AutoTokenizer
+    return auto_class.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def _local(adapter: str, revision: str | None) -> str:
+    """Local folder of an adapter, with its processor's files if it has any."""
+    if Path(adapter).is_dir():
+        return adapter
+    patterns = ["adapter_*", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
+    return snapshot_download(adapter, revision=revision, allow_patterns=patterns)
+
+
+def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Digest of a few values of every parameter, which any training changes."""
+    digest = hashlib.sha256()
+    for name, parameter in parameters:
+        digest.update(name.encode())
+        if not parameter.is_meta:  # offloaded
+            digest.update(parameter.detach().reshape(-1)[:16].float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def processor_fingerprint(processing_class: ProcessingClass) -> str:
+    """Digest of the chat template and tokenizer and, for a processor, of the scaling of pictures."""
+    template = getattr(processing_class, "chat_template", None)
+    scales = isinstance(processing_class, ProcessorMixin)
+    pictures = json.loads(processing_class.image_processor.to_json_string()) if scales else None
+    return hashlib.sha256(json.dumps([template, pictures], sort_keys=True).encode()).hexdigest()[:16]

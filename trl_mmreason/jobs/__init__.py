@@ -1,0 +1,1 @@
+"""Many conversations asked, stored, resumed and graded."""

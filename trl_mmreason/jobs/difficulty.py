@@ -1,0 +1,110 @@
+"""Keep questions of medium difficulty, by the share of sampled answers that are right.
+
+SRPO keeps 0.1 to 0.9, SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix B.2 of both papers).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+
+from ..generation.engine import Engine, Failure
+from ..generation.protocols import AnsweringProtocol, Direct, last_verdict
+from ..grading import Grader
+from ..grading.reward import items_of
+from .answering import answer_questions
+from .store import Store
+
+STAGE = "difficulty"
+NOT_GRADED = "not graded: sampling failed, or the gold answer cannot be used"
+"""The reason to drop a question without verdicts."""
+
+
+class Filtered(NamedTuple):
+    """The kept questions, and the number dropped for each reason."""
+
+    rows: Dataset
+    dropped: dict[str, int]
+
+    def __str__(self) -> str:
+        return tally(len(self.rows), self.dropped, "questions")
+
+
+def tally(kept: int, dropped: Mapping[str, int], what: str) -> str:
+    """Summarise: number kept, and a line for each reason to drop."""
+    lines = [f"kept {kept} of {kept + sum(dropped.values())} {what}"]
+    return "\n".join([*lines, *(f"dropped {count}: {reason}" for reason, count in dropped.items() if count)])
+
+
+def difficulty_filter(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    *,
+    low: float,
+    high: float,
+    n: int = 16,
+    protocol: AnsweringProtocol | None = None,
+    **asking: Any,
+) -> Filtered:
+    """Answer each question several times and keep it if low ≤ share of right answers ≤ high.
+
+    A killed run resumes. Under several processes each samples its share of the answers; call it on all
+    of them with the same store, and every process gets the whole result.
+
+    Args:
+        rows: rows with id, prompt, answer, and optionally images and choices.
+        engine: what answers.
+        store: keeps every answer and every verdict.
+        low, high: shares between 0 and 1, both included.
+        n: answers a question.
+        protocol: how the engine is asked, `Direct()` by default; the last of several answers counts.
+        **asking: arguments of `answer_questions`, such as `sampling_params`, `grader` and `batch_size`.
+
+    Raises:
+        ValueError: the bounds are not shares in order.
+        SettingsChanged: the store holds answers drawn in another way.
+    """
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"difficulty_filter: low is {low} and high {high}, expected 0 ≤ low ≤ high ≤ 1.")
+    answers = answer_questions(rows, engine, store, protocol or Direct(), stage=STAGE, n=n, **asking)
+    shares = {id_: _right_share(samples, answers.turns) for id_, samples in answers.items()}
+    return keep_rows(rows, {id_: _reason(share, low, high) for id_, share in shares.items()})
+
+
+def _right_share(samples: Iterable[Mapping[str, Any] | Failure], turns: int) -> float | None:
+    """Share of one question's samples whose last of `turns` answers is right.
+
+    Samples that failed are left out. `None` if all did, or if the gold answer cannot be used.
+    """
+    verdicts = [last_verdict(sample, turns) for sample in samples if not isinstance(sample, Failure)]
+    return None if not verdicts or None in verdicts else sum(map(bool, verdicts)) / len(verdicts)
+
+
+def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
+    """Positions of rows with a usable gold answer, found by grading an empty answer."""
+    columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
+    questions = rows.select_columns(columns).to_list()
+    verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
+    return [position for position, verdict in enumerate(verdicts) if verdict.correct is not None]
+
+
+def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
+    """Keep the rows that have no reason to be dropped."""
+    positions = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
+    dropped: dict[str, int] = defaultdict(int)
+    for reason in reasons.values():
+        if reason:
+            dropped[reason] += 1
+    return Filtered(rows.select(positions), dict(dropped))
+
+
+def _reason(share: float | None, low: float, high: float) -> str:
+    if share is None:
+        return NOT_GRADED
+    if share < low:
+        return f"too hard: fewer than {low:.0%} right"
+    return f"too easy: more than {high:.0%} right" if share > high else ""

@@ -1,0 +1,1 @@
+"""What examples and commands are made of: arguments, configurations, stages, comparisons."""

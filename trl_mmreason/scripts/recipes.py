@@ -1,0 +1,80 @@
+"""Locate and load example scripts, and locate configurations and constraints, in a checkout or the installed wheel."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from ..data.suggestions import suggestion
+
+_IN_WHEEL = Path(__file__).parents[1] / "_recipes"
+
+ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[2]
+"""Folder of `examples/`, `configs/` and `constraints*.txt`."""
+
+
+def load_script(method: str, name: str) -> ModuleType:
+    """Execute the method's example script as the module `name`; as "__main__" it trains."""
+    spec = spec_from_file_location(name, ROOT / f"examples/{method}.py")
+    assert spec is not None
+    assert spec.loader is not None  # it is a Python file
+    sys.modules[name] = module = module_from_spec(spec)  # where dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def configs(method: str) -> list[str]:
+    """Names of a method's shipped configurations, for `config_file`."""
+    return [f"{method}/{path.name}" for path in sorted((ROOT / "configs" / method).glob("*.yaml"))]
+
+
+def config_file(name: str) -> Path:
+    """Find a configuration: the user's file, or a shipped one by name, such as `adapo/miniature.yaml`.
+
+    Raises:
+        FileNotFoundError: there is neither.
+    """
+    for path in (Path(name).expanduser(), ROOT / "configs" / name):
+        if path.is_file():
+            return path
+    folder = name.removesuffix(Path(name).name)  # with its slash
+    places = (Path(folder).expanduser(), ROOT / "configs" / folder)
+    near = suggestion(Path(name).name, {file.name for place in places for file in place.glob("*.y*ml")}, folder)
+    shipped = ", ".join(configs(name.partition("/")[0])) or f"those in {ROOT / 'configs'}"
+    raise FileNotFoundError(
+        f"--config {name}: there is no such file, and no recipe of that name{near or f'; there are {shipped}'}"
+    )
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """Read a configuration; the name is as for `config_file`.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+        ValueError: it is not YAML, no lines of the form `name: value`, or a name comes twice, of which YAML would take
+            the last.
+    """
+    try:
+        config = yaml.load(config_file(name).read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe one
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
+    return config
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if str(key.value) in lines:
+                raise yaml.YAMLError(f"`{key.value}` comes twice, in lines {lines[str(key.value)]} and {line}")
+            lines[str(key.value)] = line
+        return node

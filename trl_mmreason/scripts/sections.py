@@ -1,0 +1,270 @@
+"""Arguments of the example scripts: the source of the questions, and the sections of scripts of several stages.
+
+Without TRL and transformers, as the methods' recipes are imported for reports, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
+from huggingface_hub.utils.sha import sha_fileobj
+
+import trl_mmreason
+
+from ..data.files import NoSuchFolder
+from ..data.suggestions import suggestion
+from ..data.unique_json import parse_unique
+from ..training.documented import documented
+from ..training.model_card import MINIATURE
+from .system_prompts import parse_optional_text, read_system_prompt
+
+
+class WrongArgument(ValueError):
+    """An argument has an invalid value."""
+
+
+@documented
+@dataclass
+class DataArguments:
+    """The source of the questions.
+
+    Attributes:
+        dataset_name: Hub id, local file or folder (`data.loading.load_rows`), or `miniature/<category>` for
+            drawn problems.
+        dataset_split: the split to train on.
+        eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.
+        eval_split: the split to compare on, by default `test`. For the miniature: `new_pictures`, the default there, or
+            `heldout` for problems whose content does not occur in training either.
+        columns: our column names → the source's, on the command line as JSON.
+        image_root: folder that relative picture paths start from.
+        system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
+            prompt, or the prompt itself.
+        eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
+        on_error: "drop" leaves bad rows out and names them; "raise" stops.
+        train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
+        cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first, or a
+            model; never one that holds the policy to train.
+    """
+
+    dataset_name: str
+    dataset_split: str = "train"
+    eval_dataset_name: str | None = None
+    eval_split: str | None = None
+    columns: dict | str | None = None
+    image_root: str | None = None
+    system_prompt: str | None = None
+    eval_system_prompt: str | None = None
+    on_error: str = "drop"
+    train_rows: int | None = None
+    eval_rows: int | None = None
+    cold_start_accuracy: float = 0.5
+    overwrite_output_dir: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("drop", "raise"):
+            raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
+        if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
+            raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
+        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
+        self.system_prompt = read_system_prompt("system_prompt", self.system_prompt)
+        self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
+        if self.eval_split is None:
+            self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
+        if isinstance(self.columns, str):
+            try:
+                self.columns = parse_unique(self.columns)
+            except ValueError as error:
+                expected = '{"prompt": "problem"}'
+                raise ValueError(
+                    f"columns={self.columns!r} is not JSON ({error}); write it as '{expected}'."
+                ) from error
+
+
+@documented
+@dataclass
+class StagedArguments(DataArguments):
+    """Questions, the stages to run, and their common settings.
+
+    A subclass has a field, a dict, for each of its sections.
+
+    Attributes:
+        output_dir: output folder.
+        stages: which to do, with commas between them; all by default.
+        sampling_batch_size: answers sampled, or scored, at a time, in each process.
+        vllm: arguments of `vllm.LLM`, such as `gpu_memory_utilization`, with which each process samples the policies of
+            this run outside training; null, the default, leaves it to transformers. With vLLM `sampling_batch_size`
+            should be in the hundreds, as a batch ends with its longest answer.
+        common: settings of every trainer.
+    """
+
+    STAGES: ClassVar[Mapping[str, str]] = {}
+    """Stage → the file or folder in `output_dir` that it writes last, in the order of the stages."""
+    READS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Stage → arguments that its result depends on, besides `common`, its own section and the stages before it."""
+    SECTIONS: ClassVar[Mapping[str, str | type | tuple[str, ...]]] = {}
+    """Field with the settings of one or more stages → the public name of a trainer's configuration that takes them, or
+    a dataclass, or their names."""
+    WHOLE: ClassVar[tuple[str, ...]] = ()
+    """Sections whose trainers train all weights, with `use_peft`, too; `mmreason doctor` reads them as well."""
+
+    output_dir: str = "runs"
+    stages: str | None = None
+    sampling_batch_size: int = 32
+    vllm: dict | str | None = field(default_factory=dict)
+    common: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.vllm = optional_section("vllm", self.vllm, "arguments of `vllm.LLM`")
+        for section in ("common", *self.SECTIONS):
+            setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None
+        self.stages = self.stages or ",".join(self.STAGES)
+        unknown = set(self.stages.split(",")) - set(self.STAGES)
+        if unknown:
+            raise ValueError(
+                f"stages={self.stages!r}: unknown stage {sorted(unknown)[0]!r}; expected {','.join(self.STAGES)}."
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Output folder of all stages."""
+        return Path(self.output_dir)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The stages to run, in order."""
+        return [stage for stage in self.STAGES if stage in str(self.stages).split(",")]
+
+    def read_by(self, names: Iterable[str]) -> dict[str, Any]:
+        """Arguments that a stage depends on; a file comes with its digest, so that changes are noticed."""
+        return {name: _with_contents(getattr(self, name, None)) for name in names}
+
+    @classmethod
+    def configs(cls) -> dict[str, Any]:
+        """Section → configuration class, of those sections that configure a trainer."""
+        return {name: getattr(trl_mmreason, kind) for name, kind in cls.SECTIONS.items() if isinstance(kind, str)}
+
+    def unknown_settings(self) -> Iterator[tuple[str, str, str]]:
+        """Yield section, name and fault of every setting that its section does not have, or that stages refuse.
+
+        Those of `common` are compared with the sections that the wanted stages read. Refused is pushing to the Hub:
+        each stage would push its own model, to a repository with the name of its folder, or all of them to one.
+        """
+        configs = self.configs()
+        for section, kind in {**self.SECTIONS, **configs}.items():
+            yield from ((section, *fault) for fault in setting_faults(getattr(self, section), kind))
+        if "model" in self.vllm:  # type: ignore[operator]  # a dict since __post_init__
+            yield "vllm", "model", "`model` is the policy of the stage that samples. Fix: leave it out."
+        if self.vllm and find_spec("vllm"):
+            from vllm import EngineArgs
+
+            yield from (("vllm", *fault) for fault in setting_faults(self.vllm, EngineArgs))  # type: ignore[arg-type]
+        read = {section for stage in self.wanted for section in (stage, *self.READS.get(stage, ()))}
+        kinds = [kind for section, kind in configs.items() if section in read]
+        faults = [fault for kind in kinds for fault in setting_faults(self.common, kind)]
+        yield from (("common", *fault) for fault in dict(reversed(faults)).items())  # each name once
+        pushes = "is for methods of one stage, as every stage would push its own model. Fix: leave it out, and when all"
+        for section in ("common", *configs):
+            for name in ("push_to_hub", "hub_model_id"):
+                if getattr(self, section).get(name):
+                    yield section, name, f"`{name}` {pushes} is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
+
+    def config(self, section: str, folder: Path, **own: Any) -> Any:
+        """Make a trainer's configuration from its section's settings, then the common ones; it writes into `folder`.
+
+        Raises:
+            WrongArgument: a setting is refused.
+        """
+        try:
+            return self.configs()[section](str(folder), **{**self.common, **own, **getattr(self, section)})
+        except (TypeError, ValueError) as error:
+            raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
+
+
+def setting_faults(
+    settings: Mapping[str, Any], kind: type | Mapping[str, Any] | tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """Yield name and fault of every setting that is unknown or has another type.
+
+    Args:
+        settings: as YAML reads them.
+        kind: what is known: the fields of a dataclass, a mapping of names to types, or names alone.
+    """
+    from ..training.config_values import wrong_type  # here: it imports transformers
+
+    has = "there is"
+    if isinstance(kind, type):
+        has, hints = f"{kind.__name__} has", get_type_hints(kind)
+        kind = {each.name: hints[each.name] for each in fields(kind)}
+    known = kind if isinstance(kind, Mapping) else dict.fromkeys(kind, Any)
+    for name, value in settings.items():
+        if name not in known:
+            yield name, f"{has} no `{name}`{suggestion(str(name), known)}"
+        elif fault := wrong_type(name, value, known[name]):
+            yield name, fault
+
+
+def optional_section(name: str, given: Any, expected: str) -> dict[str, Any]:
+    """A section that may be null, also on the command line, where it is a string.
+
+    Args:
+        name: name of the section.
+        given: what came.
+        expected: what a file has there, for the error message.
+    """
+    if isinstance(given, str):
+        given = parse_optional_text(name, given)
+    if not isinstance(given, dict | None):
+        raise ValueError(f"{name}={given!r}, expected null; in a file, {expected}.")
+    return values_of(given or {})
+
+
+def values_of(value: Any) -> Any:
+    """A section, nested ones included, with numbers where YAML reads strings: it knows 1.0e-5, but not 1e-5."""
+    if isinstance(value, Mapping):
+        return {name: values_of(each) for name, each in value.items()}
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+\.?\d*e[+-]?\d+", value, re.I) else value
+
+
+def _with_contents(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_contents(one) for name, one in value.items()}
+    if not isinstance(value, str) or not os.path.exists(value):  # Path.exists would raise at a long prompt
+        return value
+    files = [value] if os.path.isfile(value) else sorted(map(str, Path(value).glob("*.parquet")))
+    return ", ".join([value, *map(_digest, files)])
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return f"SHA-256 {sha_fileobj(file).hex()}"
+
+
+def without_gpu(error: Exception, option: str = "--") -> str | None:
+    """The fix of transformers' error on bf16 without a GPU; `None` for other errors.
+
+    Args:
+        error: what a configuration raised.
+        option: what stands before the names of options.
+    """
+    if "support bf16/gpu" not in str(error):
+        return None
+    return f"bf16 asks for a GPU, and there is none. Fix: {option}use_cpu true {option}bf16 false"
+
+
+def made_by(stage: str, path: Path) -> str:
+    """Return the file or folder that the stage wrote.
+
+    Raises:
+        NoSuchFolder: it was not done.
+    """
+    if not path.exists():
+        raise NoSuchFolder(f"{path} does not exist. Run the stage {stage} first.")
+    return str(path)

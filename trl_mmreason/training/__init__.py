@@ -1,0 +1,1 @@
+"""What trainers are made of: GRPO on whole groups, supervised training, checkpoints, facts of a run, logs and cards."""

@@ -1,0 +1,411 @@
+"""Checks and corrections of trainers' arguments, before and after TRL's constructors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from datasets import ClassLabel, Dataset
+from peft.utils.other import TrainableTokensWrapper
+from transformers import AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from trl import GRPOConfig
+from trl.data_utils import is_conversational, prepare_multimodal_messages
+
+from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from ..compat.chat_template import tokenizer_of
+from ..compat.input_hooks import keep_one_input_hook
+from ..compat.known_images import encode_pictures_once
+from ..compat.model_parts import without_adapters
+from ..compat.patch_embedding import use_matrix_product_for_patches
+from ..compat.precision import check_precision
+from ..compat.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
+from ..compat.vision_passes import let_every_pass_see_a_picture
+from ..data.files import adapter_base, check_model_folder, check_model_path
+from ..data.images import PICTURE_COLUMNS, pictures_of
+from ..data.unseen_media import refuse_unseen_media
+from ..messages import with_system_message
+
+# A column that no data set has by itself → what makes rows with it; of several, the first counts.
+_MADE_BY = {
+    "step_labels": "`mmreason annotate` makes",
+    "reward": "`mmreason trajectories` makes",
+    "completion": "`mmreason reflect` (SRPO), `steps` (Chain-of-Step), `trajectories` (SOPHIA) or `revise` (STaR) "
+    "makes",
+}
+
+Config = TypeVar("Config", bound=TrainingArguments)
+
+
+class NamedArguments:
+    """Mixin that rejects positional arguments which must be named, as TRL's trainers take more by position."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            setattr(cls, "__init__", _checks_positions(cls.__init__))  # noqa: B010  mypy takes no assignment
+
+
+class NamedEvaluations(Trainer):
+    """Mixin that gives the metrics of several evaluation sets names of their own, as `Trainer` does with the loss.
+
+    TRL's trainers log what they collect as `eval_…`, whichever set it is of (`metric_for_best_model` finds that since
+    huggingface/trl#5811).
+    """
+
+    _set = ""  # of the evaluation at hand, with an underscore
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate as `Trainer` does, and remember whose metrics are logged next."""
+        self._set = f"{metric_key_prefix}_".removeprefix("eval_")
+        return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, with the set's name between `eval_` and that of the metric."""
+        if self._set and not self.model.training:
+            collected: dict[str, Any] = self._metrics["eval"]  # TRL's, and it puts `eval_` before
+            named = {f"{self._set}{name}": values for name, values in collected.items()}
+            collected.clear()
+            collected.update(named)
+        super().log(logs, start_time)
+
+
+def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a constructor to reject positional arguments that must be named."""
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    takes_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+    @functools.wraps(init)
+    def checked(self: Any, *positional: Any, **named: Any) -> None:
+        misplaced = any(
+            isinstance(value, kind) and name != place
+            for place, value in zip(names, positional, strict=False)
+            for name, kind in (("args", TrainingArguments), ("train_dataset", Dataset))
+        )
+        if misplaced or (len(positional) > len(names) and not takes_more):
+            trainer, unnamed = type(self).__name__, ", ".join(name for name in names if name != "args")
+            raise TypeError(
+                f"{trainer}: got {', '.join(type(value).__name__ for value in positional)} without names, expected "
+                f"{', '.join(names)}. Fix: {trainer}({unnamed}, args=…, train_dataset=…)."
+            )
+        init(self, *positional, **named)
+
+    return checked
+
+
+def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: str) -> Config:
+    """Return a trainer's configuration; the default has an output folder named after the model.
+
+    Args:
+        trainer: for error messages.
+        kind: the class that it has to be of.
+        args: what came.
+        model: path or id of a checkpoint, or a model.
+        suffix: suffix of the folder.
+
+    Raises:
+        TypeError: it is of another class.
+    """
+    if args is None:
+        return kind(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-{suffix}")
+    if not isinstance(args, kind):
+        raise TypeError(f"{type(trainer).__name__}: args is of type {type(args).__name__}, expected {kind.__name__}.")
+    return args
+
+
+def check_rows(
+    name: str,
+    train_dataset: Any,
+    eval_dataset: Any,
+    columns: set[str],
+    *,
+    system_prompt: str | None = None,
+    followup: str | None = None,
+) -> None:
+    """Refuse a data set that lacks columns, rows, or all the answers that are required, before slow work starts.
+
+    So is one with media that the model would not see. Of the prompts the first alone is tried with the system prompt: a
+    data set has most often one form.
+
+    Args:
+        name: name of the trainer.
+        train_dataset, eval_dataset: as the trainer was given them; the second may be a dict of several.
+        columns: what each has to have.
+        system_prompt: what the trainer puts before every question.
+        followup: what it says after the first answer.
+    """
+    named = {"train_dataset": train_dataset}
+    if isinstance(eval_dataset, dict):
+        named |= {f"eval_dataset[{key!r}]": dataset for key, dataset in eval_dataset.items()}
+    else:
+        named["eval_dataset"] = eval_dataset
+    for role, dataset in named.items():
+        if isinstance(dataset, tuple) and hasattr(dataset, "dataset"):
+            raise TypeError(f"{name}: {role} is what load_rows returned; pass its `.dataset`.")
+        if isinstance(dataset, Dataset) and not len(dataset):
+            raise ValueError(f"{name}: {role} has no rows.")
+        column_names = getattr(dataset, "column_names", None)
+        if column_names is not None and not columns <= set(column_names):
+            expected = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
+            raise ValueError(
+                f"{name}: {role} has the columns {column_names}, expected {expected} among them. "
+                f"Fix: {_source_of(columns)}"
+            )
+        if isinstance(dataset, Dataset) and (prompt := dataset.select_columns("prompt")[0]["prompt"]):
+            if followup is not None:
+                refuse_plain_prompt(name, prompt)
+            with_system_message(prompt, system_prompt)  # raises where a prompt cannot have it
+        if isinstance(dataset, Dataset):
+            refuse_unseen_media(f"{name}: {role}", dataset)
+        if "answer" in columns and isinstance(dataset, Dataset):
+            if isinstance(dataset.features["answer"], ClassLabel):
+                raise ValueError(
+                    f"{name}: the answers of {role} are numbers of classes (ClassLabel), which no model says. Fix: "
+                    "load_rows, which reads the names of the classes."
+                )
+            answers = dataset.select_columns("answer")["answer"]  # without decoding pictures
+            if all(answer in (None, "") for answer in answers):
+                raise ValueError(
+                    f"{name}: no row of {role} has an answer, so that no reward can be computed. Fix: name the column "
+                    "that holds the answers in `columns`, or train with SelfEvolutionTrainer, which needs none."
+                )
+
+
+def refuse_plain_prompt(name: str, prompt: Any) -> None:
+    """Refuse a prompt that is no list of messages, which a second turn could follow.
+
+    Args:
+        name: name of the trainer.
+        prompt: of the first row.
+    """
+    if not is_conversational({"prompt": prompt}):
+        raise ValueError(
+            f"{name}: a second turn needs conversational prompts (a list of messages), got "
+            f"{type(prompt).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
+        )
+
+
+def _source_of(columns: set[str]) -> str:
+    """How rows with these columns are made."""
+    makers = (maker for column, maker in _MADE_BY.items() if column in columns)
+    if maker := next(makers, None):
+        return f"{maker} such rows; `dataset.rename_columns` helps where only the names differ."
+    return "trl_mmreason.data.loading.load_rows(..., columns={'answer': ...}) brings other names into this form."
+
+
+def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> list[Any]:
+    """Join a method's reward functions with those that were passed; names must differ, as TRL logs by name.
+
+    Args:
+        name: name of the trainer.
+        own: the method's; they come first.
+        added: one, or a list of them, or `None`.
+
+    Raises:
+        ValueError: an added one has the name of one of the method's.
+    """
+    further = added if isinstance(added, list) else [added] if added else []
+    duplicates = {function.__name__ for function in own} & {getattr(function, "__name__", "") for function in further}
+    if duplicates:
+        raise ValueError(
+            f"{name}: added reward functions have the names of built-in rewards, {sorted(duplicates)}, so that their "
+            "metrics would be mixed up. Rename them."
+        )
+    return [*own, *further]
+
+
+def refuse_replaced(name: str, kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that would replace the loss, the metrics or the rows of a trainer that has its own."""
+    for option in (
+        *("data_collator", "formatting_func", "compute_loss_func", "compute_metrics"),
+        "preprocess_logits_for_metrics",
+    ):
+        if kwargs.get(option) is not None:
+            raise TypeError(f"{name}: it has its own {option}; leave `{option}` out.")
+
+
+def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
+    for option in ("tools", "rollout_func", "environment_factory"):
+        if kwargs.get(option):
+            raise ValueError(
+                f"{name}: `{option}` cannot be combined with a second turn, which is itself a rollout. Leave it out, "
+                "or train with one turn."
+            )
+
+
+def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
+    path = model if isinstance(model, str) else model.config._name_or_path
+    if isinstance(model, str):
+        check_model_folder(path)
+    else:
+        check_model_path(path)
+    if isinstance(model, str) and adapter_base(path) is not None:
+        raise ValueError(
+            f"{path} holds an adapter, expected a whole model. Pass PeftModel.from_pretrained(base, {path!r}, "
+            "is_trainable=True) with its processor, or merge the adapter into its base and save that."
+        )
+    settings = dict((args and args.model_init_kwargs) or {})
+    return AutoProcessor.from_pretrained(
+        path,
+        revision=settings.get("revision"),
+        trust_remote_code=bool(args and args.trust_remote_code),
+        padding_side="left",
+        truncation_side="left",
+    )
+
+
+def refuse_missing_template(name: str, processing_class: Any, rows: Any) -> None:
+    """Refuse messages for a policy without a chat template, which TRL would notice in the first step.
+
+    Args:
+        name: name of the trainer.
+        processing_class: the policy's processor or tokenizer.
+        rows: those of training; the first is looked at.
+
+    Raises:
+        ValueError: names the fix.
+    """
+    if getattr(processing_class, "chat_template", None) or tokenizer_of(processing_class).chat_template:
+        return
+    if isinstance(rows, Dataset) and len(rows) and not isinstance(rows.select_columns("prompt")[0]["prompt"], str):
+        raise ValueError(
+            f"{name}: the policy has no chat template, which prompts of messages need. Fix: train an instruction-tuned "
+            "checkpoint, or put a chat_template.jinja beside its weights."
+        )
+
+
+def pad_left(processing_class: Any) -> None:
+    """Pad on the left: generation and token types need the prompt at the right end."""
+    tokenizer_of(processing_class).padding_side = "left"
+
+
+def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
+    """Extend a collator of TRL's to batches in which some rows have no picture."""
+
+    def collate_rows(rows: list[dict[str, Any]]) -> Any:
+        if rows[0].keys() & set(PICTURE_COLUMNS):
+            texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
+            rows = [{**text, "images": pictures_of(row)} for text, row in zip(texts, rows, strict=True)]
+        return collate(rows)
+
+    return collate_rows
+
+
+def without_picture_columns(rows: Any, processing_class: Any, name: str) -> Any:
+    """For a text-only policy remove the empty columns of pictures, by which TRL tells a data set of pictures.
+
+    Args:
+        rows: a `Dataset` or `IterableDataset`.
+        processing_class: the policy's processor, which leaves rows as they are, or a text-only policy's tokenizer.
+        name: name of the trainer.
+
+    Raises:
+        ValueError: a row has a picture; of a stream when the row comes.
+    """
+    columns = [column for column in PICTURE_COLUMNS if column in column_names(rows)]
+    if isinstance(processing_class, ProcessorMixin) or not columns:
+        return rows
+
+    def check(*values: Any) -> dict[str, Any]:
+        *pictures, number = values
+        if pictures_of(dict(zip(columns, pictures, strict=True))):
+            raise ValueError(
+                f"{name}: row {number} has a picture, which a text-only policy cannot see. Fix: leave it out, or train "
+                "a vision-language model."
+            )
+        return {}
+
+    return rows.map(check, input_columns=columns, with_indices=True).remove_columns(columns)
+
+
+def column_names(rows: Any) -> list[str]:
+    """Names of a data set's columns; a stream may not know them before its first row."""
+    return rows.column_names or list(next(iter(rows), ()))
+
+
+def check_template(name: str, processing_class: Any, spoken: str) -> None:
+    """Refuse a chat template that changes the assistant's text, such as one that drops thoughts.
+
+    Args:
+        name: name of the trainer.
+        processing_class: the policy's processor or tokenizer.
+        spoken: what the assistant might say.
+
+    Raises:
+        ValueError: the template does not write it as it is.
+    """
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": spoken}]
+    if isinstance(processing_class, ProcessorMixin):
+        messages = prepare_multimodal_messages(messages)
+    written = processing_class.apply_chat_template(messages, tokenize=False)
+    if spoken not in written:
+        raise ValueError(
+            f"{name}: the chat template changes the assistant's text: {spoken!r} became "
+            f"{written!r}. Pass a processor whose template keeps it, such as <think>…</think> in the content."
+        )
+
+
+def search_no_weights(args: Any) -> None:
+    """Before TRL's constructor: turn off DDP's search for unused weights, unless the user set it.
+
+    TRL lets it do that in every step of a vision-language model, as a batch without pictures leaves the vision encoder
+    out (huggingface/transformers#49443). Here every pass runs the encoder; see `prepare_policy`.
+    """
+    if args is not None and args.ddp_find_unused_parameters is None:
+        args.ddp_find_unused_parameters = False
+
+
+def prepare_models(trainer: Any) -> None:
+    """After TRL's constructor: check and prepare a trainer's model, and its reference if TRL made one."""
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    check_precision(trainer)
+    prepare_policy(policy, trainer.processing_class, trainer)
+    if getattr(trainer, "ref_model", None) is not None:
+        reference = trainer.accelerator.unwrap_model(trainer.ref_model)
+        reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode pictures once
+        prepare_policy(reference, trainer.processing_class, reference_of=policy)
+
+
+def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, reference_of: Any = None) -> None:
+    """Register the hooks that a model or a reference needs to train alike under every engine.
+
+    Args:
+        policy: not wrapped yet, with or without adapters.
+        processing_class: its processor or tokenizer.
+        trainer: of this model; `None` for a reference. It lets DDP search for unused weights after all if there are
+            some that no picture reaches.
+        reference_of: the policy whose reference this is.
+    """
+    if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
+        raise ValueError(
+            "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
+            "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
+        )
+    base = without_adapters(policy)
+    exact_rotary_frequencies(base)
+    ensure_head_bias_attribute(policy)
+    name_own_layers(base)
+    use_whole_head(base)
+    use_matrix_product_for_patches(base)
+    keep_one_input_hook(base)
+    encode_pictures_once(policy, reference_of)
+    hooks = let_every_pass_see_a_picture(policy, processing_class)
+    if trainer is None or hooks is None or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return  # they need no search; before training the model is on the CPU, where flash attention has no kernel
+    if hooks.all_are_reached():
+        return
+    trainer.args.ddp_find_unused_parameters = True
+    trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
+
+
+def ensure_head_bias_attribute(model: Any) -> None:
+    """TRL's fused head asks the output embeddings for their bias, an attribute that PEFT's wrapper of rows lacks.
+
+    Without this an adapter with `trainable_token_indices` cannot be trained, tied or not.
+    """
+    head = model.get_output_embeddings()
+    if not hasattr(head, "bias"):
+        head.bias = None

@@ -1,0 +1,89 @@
+"""The prompts of a rollout, each tokenised once, though its whole group has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from ..generation.batch import Prompt, as_prompt, collate, joined_pictures, tokenizer_of
+
+Tokenized = tuple[list[list[int]], list[Any] | None, dict[str, Any]]
+"""Prompt ids, pictures and multimodal fields of some rows, as TRL has them."""
+
+
+class GroupPrompts:
+    """Tokenised prompts of a rollout, in the place of TRL's multimodal fields.
+
+    Attributes:
+        place: of each row, which of the distinct prompts it has.
+    """
+
+    def __init__(self, tokenize: Callable[[list], tuple], prompts: Sequence[Any]) -> None:
+        """Tokenise each run of equal prompts once.
+
+        Args:
+            tokenize: TRL's `_tokenize_prompts`.
+            prompts: of each row; the rows of a group are consecutive.
+        """
+        self.place: list[int] = []
+        self._tokenized: list[Prompt] = []
+        self._images: list[Any] = []
+        for prompt, rows in groupby(prompts):
+            self.place += [len(self._tokenized) for _ in rows]
+            (ids,), images, fields = tokenize([prompt])
+            self._tokenized.append(as_prompt(ids, fields))
+            self._images.append(images and images[0])
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the fields."""
+        return {name for prompt in self._tokenized for name in (*prompt.token_fields, *prompt.picture_fields)}
+
+    def without_fields(self) -> tuple[list[list[int]], list[Any] | None]:
+        """Prompt ids and pictures of all rows."""
+        return self._ids(self.place), self._pictures(self.place)
+
+    def distinct(self) -> Tokenized:
+        """Each distinct prompt as one row."""
+        return self._joined(range(len(self._tokenized)))
+
+    def rows(self, rows: Sequence[int]) -> Tokenized:
+        """Some rows of the rollout."""
+        return self._joined([self.place[row] for row in rows])
+
+    def padded(self, pad_token_id: int) -> dict[str, Any]:
+        """All rows as a model's input, padded on the left."""
+        return collate([self._tokenized[place] for place in self.place], pad_token_id)
+
+    def _joined(self, places: Sequence[int]) -> Tokenized:
+        prompts = [self._tokenized[place] for place in places]
+        fields: dict[str, Any] = dict(joined_pictures(prompts))
+        for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
+            # A row that says nothing of its tokens has only text, type 0.
+            fields[name] = [list(prompt.token_fields.get(name, [0] * len(prompt.ids))) for prompt in prompts]
+        return self._ids(places), self._pictures(places), fields
+
+    def _ids(self, places: Sequence[int]) -> list[list[int]]:
+        return [list(self._tokenized[place].ids) for place in places]
+
+    def _pictures(self, places: Sequence[int]) -> list[Any] | None:
+        images = [self._images[place] for place in places]
+        return images if any(images) else None
+
+
+class ProcessedPrompts:
+    """A processor whose call returns the rollout's prompts, which it has processed already; in all else the processor.
+
+    Attributes:
+        processor: the processor.
+    """
+
+    def __init__(self, processor: Any, grouped: GroupPrompts) -> None:
+        self.processor, self._grouped = processor, grouped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.processor, name)
+
+    def __call__(self, **_: Any) -> dict[str, Any]:
+        return self._grouped.padded(tokenizer_of(self.processor).pad_token_id)

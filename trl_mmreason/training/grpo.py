@@ -1,0 +1,582 @@
+"""GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards, filters, KL coefficients and a second turn.
+
+The one file that overrides private methods of TRL's trainers, as `checkpoint.py` is for those of transformers and
+`compat/` for TRL's vLLM. Each override calls `super()` and edits the result; `tests/test_trl_contract.py` says what
+changed when they do.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from accelerate.utils import gather_object, send_to_device
+from datasets import Dataset
+from torch import Tensor
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.trainer_utils import TrainOutput
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
+
+from ..compat.chat_template import next_turn_ids
+from ..compat.replaced import replaced
+from ..compat.vllm import corrected_vllm, remember_prompts
+from ..data.images import with_plain_pictures
+from ..functional import (
+    SEQUENCE_NORMALISED_LOSSES,
+    TOKEN_NORMALISED_LOSSES,
+    aggregate_token_loss,
+    informative_groups,
+    k3_divergence,
+    turn_of_token,
+)
+from ..generation.batch import own_settings_only, warn_of_ignored_settings
+from ..generation.live_rows import (
+    TOKEN_BY_TOKEN,
+    SampledLogprobs,
+    UnknownCacheError,
+    can_decode,
+    can_share_prompts,
+    ended_rows_leave,
+    step_aside,
+)
+from ..messages import with_system_message
+from .checkpoint import CheckpointError, CheckpointRestoreMixin
+from .construction import (
+    NamedArguments,
+    NamedEvaluations,
+    load_policy_processor,
+    pad_left,
+    prepare_models,
+    refuse_missing_template,
+    refuse_second_rollout,
+    search_no_weights,
+)
+from .context_length import check_context
+from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference, observe_groups
+from .group_prompts import GroupPrompts, ProcessedPrompts
+from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
+from .padding import carries_loss, score_by_length, sort_by_length
+from .prompt_length import without_overlong_prompts
+from .read_once import RowsReadOnce
+from .reference import reference_from_policy
+from .reward_values import checked_rewards, refuse_infinite
+from .timing import Stopwatch, format_seconds
+from .two_turn_rollout import log_turns, roll_out_two_turns
+
+
+@dataclass(frozen=True)
+class GroupOutcome:
+    """The rewards of the gathered groups and the trajectories to keep; equal on every process.
+
+    Attributes:
+        rewards: (N, K); NaN in a whole row keeps that trajectory out of its group's mean and std.
+        keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
+        kl_coefs: (N, turns) KL coefficient of each turn, or `None` for `beta` everywhere.
+        advantages: (N,), or (N, turns) with one for each turn's tokens, in the place of TRL's normalised rewards, and
+            neither centred nor scaled afterwards; `None` for TRL's.
+    """
+
+    rewards: Tensor
+    keep: Tensor
+    kl_coefs: Tensor | None = None
+    advantages: Tensor | None = None
+
+
+def without_ungraded(rewards: Tensor) -> GroupOutcome:
+    """Drop rows without a verdict, whatever their other rewards.
+
+    Args:
+        rewards: (N, K); NaN in the first column where there is no grade.
+    """
+    keep = ~rewards[:, 0].isnan()
+    return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+
+
+class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, GRPOTrainer):
+    """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
+
+    A subclass overrides `score_groups`, and `log_rollouts` if it has measures of its own. With a `followup`, the policy
+    answers, is told the follow-up and answers again; `max_completion_length` bounds each turn by itself, and only the
+    two answers carry loss.
+
+    It takes what `GRPOTrainer` takes, and differs in three more points: a processor that pads right is set to pad
+    left, the KL reference is the policy that was passed even if that policy was never saved, and a resumed run
+    continues from the checkpoint's weights for every model family.
+
+    Args:
+        model, reward_funcs, args: as in `GRPOTrainer`.
+        followup: user message after the first answer; `None` for one turn.
+        system_prompt: system message put before every question; `None` leaves prompts as they are.
+        **kwargs: the other arguments of `GRPOTrainer`, by keyword.
+
+    Attributes:
+        hidden_columns: columns of the data set that no reward function gets to see.
+        system_prompt, eval_system_prompt: the system message in training, and that of `evaluate`, which a subclass may
+            set to another one.
+    """
+
+    hidden_columns: ClassVar[frozenset[str]] = frozenset()
+    reward_funcs: list[Any]
+    _buffered_inputs: Any  # `None`, or micro-batches
+    _train_sampler: Any = None  # TRL's; `None` for a stream
+    processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOConfig | None = None,
+        *,
+        followup: str | None = None,
+        system_prompt: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.system_prompt = self.eval_system_prompt = system_prompt
+        if followup is not None:
+            refuse_second_rollout(type(self).__name__, kwargs)
+        if kwargs.get("processing_class") is None:
+            kwargs["processing_class"] = load_policy_processor(model, args)
+        pad_left(kwargs["processing_class"])
+        refuse_missing_template(type(self).__name__, kwargs["processing_class"], kwargs.get("train_dataset"))
+        if (most := getattr(args, "max_prompt_length", None)) is not None:
+            kwargs["train_dataset"] = without_overlong_prompts(
+                kwargs.get("train_dataset"),
+                kwargs["processing_class"],
+                most,
+                name=type(self).__name__,
+                system_prompt=system_prompt,
+                **(args.chat_template_kwargs or {}),  # type: ignore[union-attr]  # it has a bound
+            )
+        search_no_weights(args)
+        with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
+            super().__init__(model, reward_funcs, args, **kwargs)
+        check_fills_a_rollout(self)
+
+        if not self.use_vllm and self.accelerator.is_main_process:
+            warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
+        prepare_models(self)
+        self.followup = followup
+        self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
+        self._outcome: GroupOutcome | None = None
+        self._policy_logps: Tensor | None = None
+        self._score: Callable[..., tuple] = score_by_length
+        # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
+        self.log_multimodal = False
+        self._stopwatch = Stopwatch()
+        self._sampled: list[tuple[int, dict[str, Any]]] = []  # place and row of each answer that is sampled
+        self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
+        if followup is not None:
+            self._followup_ids = next_turn_ids(
+                self.processing_class,
+                followup,
+                eos_token_ids=self.eos_token_ids,
+                chat_template=self.chat_template,
+                **self.chat_template_kwargs,
+            )
+            self.rollout_func = roll_out_two_turns
+            # Generation was set up with the bound of one turn. From here on the attribute is what `dr_grpo` divides
+            # by, and that is what a whole trajectory may hold.
+            self.max_completion_length *= 2
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        """Turn the reward functions' values into rewards, filters and KL coefficients of whole groups.
+
+        Args:
+            rewards: (N, K) gathered over all processes; the G rows of a question are consecutive. NaN where a reward
+                function returned `None`.
+        """
+        return GroupOutcome(rewards, keep=torch.ones(len(rewards), dtype=torch.bool, device=rewards.device))
+
+    def log_rollouts(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
+        """Log metrics of sampled rows; called after rewards are computed."""
+
+    def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        """Start grading finished answers, each turn by itself; an answer may come twice.
+
+        Args:
+            rows: place among this process's rows → row, hidden columns included.
+            texts: what was answered to each.
+        """
+        if self.followup is None:
+            for function in self.reward_funcs:
+                if hasattr(function, "begin"):
+                    function.begin(list(rows.values()), texts)
+
+    def without_dropped(self, rewards: Tensor, keep: Tensor) -> Tensor:
+        """(N, K) rewards, with NaN where (N,) `keep` is False if TRL takes a std over all groups, dropped ones too."""
+        if self.args.scale_rewards == "batch" or self.args.multi_objective_aggregation == "normalize_then_sum":
+            return rewards.masked_fill(~keep.unsqueeze(1), torch.nan)
+        return rewards
+
+    def in_groups(self, values: Tensor) -> Tensor:
+        """(N,) → (Q, G), with the group size of training or of evaluation."""
+        return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)
+
+    # ---------------------------------------------------------------------------------------------------- two turns
+
+    def _tokenize_prompts(self, prompts: list) -> tuple:
+        if self.tools or self.environment_factories:  # TRL adds to these prompts, or has tools of its own for each
+            tokenized = super()._tokenize_prompts(prompts)
+        else:
+            self._grouped = GroupPrompts(super()._tokenize_prompts, prompts)
+            tokenized = (*self._grouped.without_fields(), self._grouped)
+        if self.use_vllm:
+            remember_prompts(self, prompts, tokenized)
+        return tokenized
+
+    def _generate_single_turn(
+        self, prompt_ids: list, images: Any, multimodal_fields: Any, *args: Any, **kwargs: Any
+    ) -> tuple:
+        """As TRL's, with the trainer's sampling settings alone; unless another process needs this one at every token, a
+        group's prompt is read once, and finished rows leave the batch.
+        """
+        grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
+        inputs = prompt_ids, images, multimodal_fields
+        policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
+        with own_settings_only(policy):
+            if not (self._rows_can_leave() and can_decode(policy)):
+                if grouped is not None and self._samples_elsewhere:
+                    inputs = prompt_ids, images, {}
+                elif grouped is not None:
+                    inputs = grouped.rows(range(len(prompt_ids)))
+                generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+            else:
+                if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
+                    inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
+                elif grouped is not None:
+                    inputs = grouped.rows(range(len(prompt_ids)))
+                logprobs = SampledLogprobs(self.temperature) if self._compares_policies else None
+                try:
+                    with ended_rows_leave(policy, self._tell_ended, prompt_of, logprobs):
+                        ids, _ = generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+                    if logprobs is not None:
+                        generated = ids, logprobs.of_rows(ids)
+                except UnknownCacheError as error:
+                    step_aside(str(error))
+                    inputs = grouped.rows(range(len(prompt_ids)))  # type: ignore[union-attr]  # prompts were shared
+                    generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+        self._tell_ended(range(len(generated[0])), generated[0])
+        return generated
+
+    @property
+    def _samples_elsewhere(self) -> bool:
+        return self.use_vllm or self.use_transformers_continuous_batching
+
+    def _rows_can_leave(self) -> bool:
+        """Whether transformers samples token by token, and no other process needs this one at every token."""
+        if self._samples_elsewhere or is_deepspeed_zero3_enabled() or self.is_fsdp_enabled:
+            return False
+        return self.generation_config.get_generation_mode() in TOKEN_BY_TOKEN
+
+    @property
+    def _compares_policies(self) -> bool:
+        """Whether to compare log-probabilities of sampled tokens with those of the training pass.
+
+        That is before the first update, when they are of one policy. vLLM's are relative to what `top_p` and others
+        leave, and cannot be compared then.
+        """
+        if not self.model.training or self.facts.updates or self.rollout_func not in (None, roll_out_two_turns):
+            return False
+        return not (self.use_vllm and (self.top_p < 1 or self.top_k > 0 or self.min_p))
+
+    def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
+        known = [place for place in places if place < len(self._sampled)]  # spare rows of a second turn come after
+        if known:
+            texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
+            self.answers_ended(dict(self._sampled[place] for place in known), texts)
+
+    def _generate(self, prompts: list) -> tuple:
+        with self._timed("generation"):
+            generated = list(super()._generate(prompts))
+        _, completion_ids, env_mask, _, _, extra, images, _ = generated
+        if self.followup is not None:
+            generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
+            images = extra.pop("_images")  # TRL forgets pictures that stand in the messages
+            log_turns(self, completion_ids, env_mask)
+        # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
+        generated[6] = [row or [] for row in images] if images is not None and any(images) else None
+        if self._grouped is not None:  # TRL processes all pictures again to score the answers
+            self.processing_class = ProcessedPrompts(self.processing_class, self._grouped)
+        return tuple(generated)
+
+    # ------------------------------------------------------------------------------------------------------- groups
+
+    def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
+        self._forget_prompts()
+        shown = [{name: value for name, value in row.items() if name not in self.hidden_columns} for row in inputs]
+        functions, names = self.reward_funcs, self.reward_func_names
+        self.reward_funcs = [checked_rewards(*each) for each in zip(functions, names, strict=True)]
+        try:
+            with self._timed("rewards"):
+                rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
+        finally:
+            self.reward_funcs = functions
+        refuse_infinite(rewards, names)
+        self._outcome = self.score_groups(rewards)
+        self.log_rollouts(inputs, completion_ids_list)
+        return self._outcome.rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        system_prompt = self.system_prompt if self.model.training else self.eval_system_prompt
+        inputs = [with_plain_pictures(row) for row in inputs]
+        for row in inputs:
+            if system_prompt is not None:
+                if self.environment_factories is not None:  # it may bring the prompt; TRL then begins with an empty one
+                    row.setdefault("prompt", [{"role": "user", "content": ""}])
+                row["prompt"] = with_system_message(row["prompt"], system_prompt)
+        if self.log_completions:
+            self._keep_questions(inputs)
+        one_answer_a_row = self.followup is not None or not (self.tools or self.rollout_func)
+        self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
+        with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_pictures):
+            try:
+                batch = super()._generate_and_score_completions(inputs)
+            finally:
+                self._forget_prompts()
+        assert self._outcome is not None
+        outcome, self._outcome = self._outcome, None
+        start = self.accelerator.process_index * len(inputs)
+        local = slice(start, start + len(inputs))
+
+        env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
+        turn = turn_of_token(env_mask)
+        if outcome.advantages is not None:
+            by_turn = outcome.advantages.view(len(outcome.advantages), -1)
+            own = by_turn[local]
+            batch["advantages"] = own.squeeze(1) if own.shape[1] == 1 else own.gather(1, turn - 1)
+            logged = list(self._logs["advantages"])[: -len(by_turn)]
+            self._logs["advantages"].clear()
+            self._logs["advantages"].extend([*logged, *by_turn.mean(dim=1).tolist()])
+        batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
+        if self.model.training:
+            self._observe_groups(outcome)
+        kept_tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(kept_tokens).sum()
+
+        # These losses average over all sequences. Weighing the kept ones by N / #kept averages over the kept ones,
+        # and does so however the batch is split over micro-batches and processes.
+        weight = 1.0
+        if self.loss_type in SEQUENCE_NORMALISED_LOSSES:
+            weight = len(outcome.keep) / outcome.keep.sum().clamp(min=1).item()
+            batch["advantages"] = batch["advantages"] * weight
+        if self.beta != 0.0 and (outcome.kl_coefs is not None or weight != 1.0):
+            uniform = torch.full((len(outcome.keep), 1), self.beta, device=env_mask.device)
+            coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
+            batch["kl_coefs"] = (coefs[local] * weight).expand(-1, 2)
+            batch["turn"] = turn
+        return batch
+
+    def _observe_groups(self, outcome: GroupOutcome) -> None:
+        """Add the groups of a rollout to the facts of the run."""
+        if outcome.advantages is None:
+            total = (outcome.rewards * self.reward_weights.to(outcome.rewards)).nansum(dim=1)
+            unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
+            teaches = informative_groups(self.in_groups(total.masked_fill(unpaid, torch.nan)))
+        else:
+            by_turn = outcome.advantages.view(len(outcome.keep), -1)
+            teaches = self.in_groups((by_turn != 0).any(dim=1) & outcome.keep).any(dim=1)
+        dropped = {name: values[-1] for name, values in self._metrics["train"].items() if name.startswith("dropped_")}
+        observe_groups(self.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
+
+    def only_groups_teach(self) -> bool:
+        return not (self._entropy_bonus_enabled or self.aux_loss_enabled)
+
+    def _forget_prompts(self) -> None:
+        """Let the processor process again."""
+        self._grouped = None
+        if isinstance(self.processing_class, ProcessedPrompts):
+            self.processing_class = self.processing_class.processor
+
+    def _keep_questions(self, rows: list[dict[str, Any]]) -> None:
+        """Keep the questions of the completions that TRL keeps for its table, one entry for each row."""
+        self._questions.extend(gather_object([about_question(row, self.hidden_columns) for row in rows]))
+        if self.args.log_multimodal:
+            self._logs["images"].extend(gather_object([row.get("images") or [] for row in rows]))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, and write the questions of the completions in its table."""
+        writes = self.log_completions and self.accelerator.is_main_process
+        if writes:
+            self._logs["prompt"] = deque(prompts_alike(self._logs["prompt"]), maxlen=self._logs["prompt"].maxlen)
+        super().log(logs, start_time)
+        if writes:
+            write_questions(self.args.output_dir, self.state.global_step, self._questions, self._logs["images"])
+
+    # --------------------------------------------------------------------------------------------------------- rows
+
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = RowsReadOnce(dataset) if isinstance(dataset, Dataset) else dataset
+        return super()._get_dataloader(rows, *args, **kwargs)
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._train_sampler = super()._get_train_sampler(*args, **kwargs)
+        return self._train_sampler
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # The sampler draws the order of each epoch from a generator of its own, which a resumed run begins anew.
+        if kwargs["epoch"] == kwargs["epochs_trained"] and getattr(self._train_sampler, "shuffle", False):
+            for _ in range(kwargs["epoch"]):
+                torch.randperm(self._train_sampler.num_samples, generator=self._train_sampler.generator)
+        super()._run_epoch(*args, **kwargs)
+
+    # --------------------------------------------------------------------------------------------------------- time
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as TRL does, and log at the end where the time went."""
+        check_context(self)
+        self._stopwatch = watch = Stopwatch()
+        with watch.part("rest"):
+            result = super().train(*args, **kwargs)
+        if self.accelerator.is_main_process and not self.args.disable_tqdm:
+            sys.stdout.write(f"{format_seconds(watch.seconds)}\n")
+        return result
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As TRL's, with the time of rollouts counted separately."""
+        self.model.train()  # as the first thing in there
+        with self._timed("update"):
+            return super().training_step(*args, **kwargs)
+
+    @property
+    def _mode(self) -> str:
+        """`train` or `eval`: the key of TRL's metrics."""
+        return "train" if self.model.training else "eval"
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Log the block's seconds as `time/PART`, without those of nested parts."""
+        mode, seconds = self._mode, self._stopwatch.seconds
+        name = part if mode == "train" else f"evaluation: {part}"
+        before = seconds.get(name, 0.0)
+        with self._stopwatch.part(name):
+            yield
+        self._metrics[mode][f"time/{part}"].append(seconds[name] - before)
+
+    # --------------------------------------------------------------------------------------------------------- loss
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """As TRL's, with rows of similar length in one micro-batch where that leaves the update unchanged."""
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is before or not self._loss_adds_up():
+            return inputs
+        steps = self.args.steps_per_generation
+        window = math.gcd(steps, self.args.gradient_accumulation_steps)  # never in two optimizer steps
+        self._buffered_inputs = sort_by_length(self._buffered_inputs, window, self.accelerator)
+        return self._buffered_inputs[self._step % steps]
+
+    def _loss_adds_up(self) -> bool:
+        """Whether the loss is a sum over rows, so that the update is the same however they are shared out."""
+        by_micro_batch = self._entropy_bonus_enabled or self.top_entropy_quantile < 1 or self.aux_loss_enabled
+        return self.loss_type in SEQUENCE_NORMALISED_LOSSES | TOKEN_NORMALISED_LOSSES and not by_micro_batch
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> tuple:
+        score = partial(super()._get_per_token_logps_and_entropies, model)
+        outputs = self._score(score, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass
+        return outputs
+
+    def compute_loss(
+        self, model: Any, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """GRPO's loss, whose KL term has the coefficient `beta`, plus (β_turn − β)·KL (Eq. 6 of AdaPO).
+
+        Rows that carry no loss are not scored: they get the log-probabilities that they had, which say that nothing
+        has changed.
+        """
+        metrics = self._metrics[self._mode]
+        logged = {name: len(values) for name, values in metrics.items()}
+        if not self.aux_loss_enabled:  # to which every row adds
+            rows, before = carries_loss(inputs), inputs.get("old_per_token_logps")
+            self._score = partial(score_by_length, rows=rows, otherwise=before)
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        self._score = score_by_length
+        logps, self._policy_logps = self._policy_logps, None
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        if self.accelerator.reduce(mask.sum(), reduction="sum") == 0:
+            for name, values in metrics.items():  # TRL has logged a mean over no token as 0
+                del values[logged.get(name, 0) :]
+            return loss
+        assert logps is not None  # `super()` has just scored this batch
+        if self._compares_policies and (sampled := inputs.get("sampling_per_token_logps")) is not None:
+            observe_difference(self.facts, logps, sampled, mask.bool() & ~sampled.isnan())
+        if "kl_coefs" not in inputs:
+            return loss
+        log_ratio = self._log_ratio(logps, inputs, mask) if self.args.use_bias_correction_kl else None
+        divergence = k3_divergence(logps, inputs["ref_per_token_logps"], log_ratio)
+        self._log_turn_kl(divergence.detach() * mask, mask, inputs["turn"])
+        coefs = inputs["kl_coefs"].gather(1, inputs["turn"] - 1)
+        return loss + self._aggregate((coefs - self.beta) * divergence, mask, inputs["num_items_in_batch"])
+
+    def _log_ratio(self, logps: Tensor, inputs: dict, mask: Tensor) -> Tensor:
+        old = inputs.get("old_per_token_logps")
+        log_ratio = logps - (logps.detach() if old is None else old)
+        if self.importance_sampling_level == "sequence":
+            return (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
+        return log_ratio
+
+    def _aggregate(self, per_token: Tensor, mask: Tensor, num_items_in_batch: Tensor) -> Tensor:
+        training = self.model.training
+        steps = self.current_gradient_accumulation_steps if training else 1
+        # `num_items_in_batch` spans all processes and the whole generation batch; a step sees its share.
+        share = num_items_in_batch.clamp(min=1.0) / self.accelerator.num_processes
+        if training:
+            share = share * steps / self.args.steps_per_generation
+        loss = aggregate_token_loss(
+            per_token, mask, self.loss_type, max_tokens=self.max_completion_length, batch_tokens=share
+        )
+        return loss if self.loss_type in TOKEN_NORMALISED_LOSSES else loss / steps
+
+    def _log_turn_kl(self, divergence: Tensor, mask: Tensor, turn: Tensor) -> None:
+        sums = torch.stack([x[turn == t].sum() for t in (1, 2) for x in (divergence, mask.to(divergence))])
+        total = self.accelerator.reduce(sums, reduction="sum").tolist()
+        metrics = self._metrics[self._mode]
+        for turn_number, (value, tokens) in enumerate(zip(total[::2], total[1::2], strict=True), start=1):
+            if tokens:
+                metrics[f"kl_t{turn_number}"].append(value / tokens)
+
+    # -------------------------------------------------------------------------------------------------- checkpoints
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        # Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. A checkpoint
+        # in between keeps the rest of them, or the resumed run would sample anew and lose its place in the data.
+        super()._save_rng_state(output_dir)
+        if self._step % (self.args.steps_per_generation * self.num_iterations):
+            torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not (files := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
+            return
+        file = self._rollouts_file(checkpoint)
+        if not file.exists():
+            raise CheckpointError(
+                f"{checkpoint} was written mid-rollout by a run with another number of processes: it has "
+                f"{files[0].name}, this run needs {file.name}. Resume with as many processes, or from a checkpoint "
+                "between rollouts."
+            )
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+        rows = [len(micro_batch["completion_ids"]) for micro_batch in saved["inputs"]]
+        steps, size = self.args.steps_per_generation, self.args.per_device_train_batch_size
+        if rows != [size] * steps:
+            raise CheckpointError(
+                f"{checkpoint} was written mid-rollout with steps_per_generation={len(rows)} (by default "
+                f"gradient_accumulation_steps) and per_device_train_batch_size={rows[0]}; this run has {steps} and "
+                f"{size}. Resume with the same, or from a checkpoint between rollouts."
+            )
+        self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
+
+    def _rollouts_file(self, checkpoint: str | Path) -> Path:
+        process, processes = self.accelerator.process_index, self.accelerator.num_processes
+        return Path(checkpoint) / f"rollouts_{process}_of_{processes}.pt"

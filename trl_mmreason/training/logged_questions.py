@@ -1,0 +1,134 @@
+"""Log the questions of TRL's tables of completions, with ids and pictures, which the tables lack.
+
+    output_dir/completions/completions_00020.parquet    TRL's: step, prompt, completion, rewards, extra columns
+    output_dir/_questions/questions_00020.parquet       ours, a line for each of its lines, in the same order
+    output_dir/_questions/<digest>.png                  every picture once, shrunk as the report shows it
+
+A folder whose name begins with "_" stays out of what `push_to_hub` uploads: the pictures are the data set's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from accelerate.utils import gather_object
+from PIL import Image
+
+from ..data.files import atomic_path
+from ..data.images import png_of
+from ..messages import question_text
+
+_FOLDER = "_questions"
+_SCHEMA = pa.schema(
+    [*((name, pa.string()) for name in ("question", "id", "category", "answer")), ("pictures", pa.list_(pa.string()))]
+)
+
+
+class LoggedQuestion(NamedTuple):
+    """The question of one logged completion; unknown fields are "".
+
+    Attributes:
+        question: the text of the user's first message.
+        id, category: of the row.
+        answer: the gold answer.
+        pictures: files, in order.
+    """
+
+    question: str
+    id: str
+    category: str
+    answer: str
+    pictures: list[Path]
+
+
+def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> dict[str, str]:
+    """Collect a row's logged fields, without its pictures.
+
+    Args:
+        row: a row of the data set.
+        hidden: columns that are not to be looked at.
+    """
+    seen = {name: value for name, value in row.items() if name not in hidden and value is not None}
+    answer = seen.get("answer", "")
+    return {
+        "question": question_text(row.get("prompt", "")),
+        "id": str(seen.get("id", "")),
+        "category": str(seen.get("category", "")),
+        "answer": answer if isinstance(answer, str) else " or ".join(map(str, answer)),
+    }
+
+
+def gather_without_pictures(values: list[Any]) -> list[Any]:
+    """Gather values of all processes; conversations without their pictures, which no table of completions holds."""
+    from trl.trainer.utils import strip_images_from_messages  # here: TRL takes seconds to load
+
+    return gather_object([strip_images_from_messages(value) if _is_conversation(value) else value for value in values])
+
+
+def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
+    """Convert string contents to parts if any content is parts, as a parquet column cannot mix them.
+
+    Args:
+        prompts: strings or messages; TRL makes parts of the contents where a process has pictures, and only there.
+    """
+    messages = [message for prompt in prompts if not isinstance(prompt, str) for message in prompt]
+    if all(isinstance(message["content"], str) for message in messages):
+        return list(prompts)
+    return [prompt if isinstance(prompt, str) else [_in_parts(message) for message in prompt] for prompt in prompts]
+
+
+def write_questions(
+    output_dir: str | Path, step: int, questions: Sequence[Mapping[str, str]], pictures: Sequence[Sequence[Image.Image]]
+) -> None:
+    """Write the questions of the completions logged at a step.
+
+    Args:
+        output_dir: output folder of the trainer.
+        step: the number in the name of TRL's table.
+        questions: results of `about_question`, in the order of the completions.
+        pictures: pictures of each question; none at all if pictures are not to be kept.
+    """
+    folder = Path(output_dir) / _FOLDER
+    folder.mkdir(exist_ok=True)
+    names = [[_save(picture, folder) for picture in of_question] for of_question in pictures] or [[] for _ in questions]
+    rows = [{**question, "pictures": own} for question, own in zip(questions, names, strict=True)]
+    pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), _table(output_dir, step))
+
+
+def read_questions(output_dir: str | Path, step: int) -> list[LoggedQuestion]:
+    """Read the file of `write_questions`; empty if there is none."""
+    file = _table(output_dir, step)
+    if not file.exists():
+        return []
+    return [
+        LoggedQuestion(**{**row, "pictures": [file.parent / name for name in row["pictures"]]})
+        for row in pq.read_table(file).to_pylist()
+    ]
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(message, dict) and "role" in message for message in value)
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def _table(output_dir: str | Path, step: int) -> Path:
+    return Path(output_dir) / _FOLDER / f"questions_{step:05d}.parquet"
+
+
+def _save(picture: Image.Image, folder: Path) -> str:
+    """Save a picture unless its file exists; return the file's name."""
+    content = f"{picture.mode} {picture.size}".encode() + picture.tobytes()
+    name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
+    if not (folder / name).exists():
+        with atomic_path(folder / name) as unfinished:
+            unfinished.write_bytes(png_of(picture))
+    return name

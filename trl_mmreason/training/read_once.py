@@ -1,0 +1,42 @@
+"""Read the rows of a rollout once, though TRL asks for them many times.
+
+TRL's sampler repeats a row for each generation of its group, and a whole generation batch for each micro-batch that is
+trained on it, of which only the first is used. `datasets` decodes the pictures each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import datasets
+import torch
+
+from ..data.images import with_plain_pictures
+
+
+class RowsReadOnce(torch.utils.data.Dataset):
+    """Rows of a data set, each read once a batch; of equal batches in a row only the first is read.
+
+    Equal rows share their pictures, as they have one prompt. With a random transform of the data set a group gets one
+    outcome of it.
+    """
+
+    def __init__(self, rows: datasets.Dataset) -> None:
+        self.rows = rows
+        self._places: list[int] = []
+        self._batch: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return self.rows[place]
+
+    def __getitems__(self, places: list[int]) -> list[dict[str, Any]]:
+        """The rows at these places; torch's DataLoader asks for a batch so."""
+        if places != self._places:
+            distinct = list(dict.fromkeys(places))
+            rows = map(with_plain_pictures, self.rows.__getitems__(distinct))
+            read = dict(zip(distinct, rows, strict=True))
+            self._places, self._batch = list(places), [read[place] for place in places]
+        return [dict(row) for row in self._batch]

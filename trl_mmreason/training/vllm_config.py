@@ -1,0 +1,74 @@
+"""Rollout settings that `GRPOConfig` lacks or defaults differently from the papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trl import GRPOConfig
+
+from ..compat.precision import settle_on_cpu
+from ..functional import SEQUENCE_NORMALISED_LOSSES, TOKEN_NORMALISED_LOSSES
+from .config_values import refuse_impossible
+from .documented import documented
+
+DTYPES = ("float32", "bfloat16", "float16")
+_CHOICES: dict[str, set[Any]] = {  # which TRL looks at in the first step
+    "loss_type": {*SEQUENCE_NORMALISED_LOSSES, *TOKEN_NORMALISED_LOSSES, "bnpo"},
+    "scale_rewards": {"group", "batch", "none", True, False},
+    "importance_sampling_level": {"token", "sequence"},
+}
+
+
+@documented
+@dataclass
+class RolloutConfig(GRPOConfig):
+    """`GRPOConfig` with defaults from the papers' equations, a bound of prompts, and the dtype of a colocated vLLM.
+
+    Attributes:
+        loss_type: how the loss of tokens is averaged (see `GRPOConfig`): "grpo", the mean over trajectories of the mean
+            over their tokens; TRL's own default is "dapo", the mean over all tokens, in which a long trajectory weighs
+            more.
+        vllm_importance_sampling_mode: see `GRPOConfig`; by default "token_truncate" where `top_p`, `top_k` or `min_p`
+            cut off unlikely tokens, and otherwise TRL's "sequence_mask". With a cut vLLM's log-probability of a token
+            is that among the tokens that are left, the trainer's that among all, and their ratio is below 1 for every
+            token (huggingface/trl#6789): 0.99 at the least with `top_p=0.99`, but the product over a sequence of 1,000
+            tokens comes down to e^-10, and such a sequence would train nothing.
+        max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of pictures and of
+            the trainer's system message included; `None` keeps all. vLLM ends a run at a prompt that leaves no room in
+            `vllm_max_model_length`.
+        vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
+            is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
+    """
+
+    loss_type: str = "grpo"
+    vllm_importance_sampling_mode: str | None = None
+    max_prompt_length: int | None = None
+    vllm_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        settle_on_cpu(self)
+        refuse_impossible(type(self).__name__, vars(self), _CHOICES)
+        super().__post_init__()
+        name = type(self).__name__
+        if not self.max_completion_length or self.max_completion_length < 1:
+            raise ValueError(
+                f"{name}: max_completion_length={self.max_completion_length}, expected the token limit of an answer, "
+                "an integer ≥ 1."
+            )
+        if self.max_prompt_length is not None and self.max_prompt_length < 1:
+            raise ValueError(f"{name}: max_prompt_length={self.max_prompt_length}, expected 1 or more.")
+        if self.remove_unused_columns:
+            raise ValueError(f"{name}: remove_unused_columns=True removes pictures and answers; leave it False.")
+        if self.vllm_importance_sampling_mode is None:
+            cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
+            self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"
+        if self.vllm_dtype is None:
+            return
+        if self.vllm_dtype not in DTYPES:
+            raise ValueError(f"{name}: vllm_dtype={self.vllm_dtype!r}, expected one of {', '.join(DTYPES)}.")
+        if not self.use_vllm or self.vllm_mode != "colocate":
+            raise ValueError(
+                f"{name}: vllm_dtype={self.vllm_dtype!r} is for use_vllm=True with vllm_mode='colocate'. Fix: leave it "
+                "out; a vLLM server is given its dtype with --dtype."
+            )
