@@ -93,6 +93,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(400, {"error": {"message": "maximum context length is 4096 tokens"}})
         if text == "no n" and n > 1:
             return self.reply(422, {"error": {"message": "n must be 1"}})
+        if text == "an hour":
+            return self.reply(429, {"error": {"message": "slow down"}}, headers={"Retry-After": "3600"})
         if text == "leak":
             return self.reply(400, {"error": {"message": f"you sent {self.headers['Authorization']}"}})
         if text.startswith("leak and "):
@@ -140,10 +142,11 @@ class Handler(BaseHTTPRequestHandler):
         self.server.picture_info += [tuple(image.info) for image in images]
         return content[-1]["text"], [image.getpixel((0, 0)) for image in images]
 
-    def reply(self, status, content, kind="application/json"):
+    def reply(self, status, content, kind="application/json", headers=None):
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        for name, value in {"Content-Type": kind, **(headers or {})}.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -48,6 +48,7 @@ FAULTS = {
     "other": r"answered \{'ok': True\}; expected a chat completion",
     "none": r"holds no answer",
     "too long": r"^HTTP 400 from .*: maximum context length is 4096 tokens$",
+    "an hour": r"^HTTP 429 from .*: slow down \(it asks to wait: Retry-After 3600\)$",
     "leak": r"^HTTP 400 from .*: you sent Bearer <key>$",
     "filtered": r"ended with 'content_filter'; expected stop or length",
     "refused": r"ended with 'I would rather not'",

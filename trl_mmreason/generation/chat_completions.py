@@ -81,6 +81,8 @@ async def post(client: openai.AsyncOpenAI, body: Mapping[str, Any], url: str) ->
     except openai.APIStatusError as error:
         status = error.status_code
         message = f"HTTP {status} from {url}: {without_key(_message(error), client.api_key)}"
+        if after := error.response.headers.get("retry-after"):
+            message = f"{message.rstrip('.')} (it asks to wait: Retry-After {after})"
         if status in _FIXES:
             raise ServerError(f"{message.rstrip('.')}. {_FIXES[status].format(model=body['model'])}") from None
         raise RequestFailed(message, status, of_server=status in _RETRIED or status >= 500) from None
