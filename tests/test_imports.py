@@ -9,9 +9,9 @@ from pathlib import Path
 import trl_mmreason
 from trl_mmreason.evaluation.methods import METHODS
 
-TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store", "evaluation.metrics", "cli"]
-TEXTS += ["chain_of_step.template", "srpo.response"]
-TENSORS = ["functional", "turns", "parts", "stopping"]
+TEXTS = ["messages", "grading", "training.documented", "generation.turn_after_turn", "jobs.store"]
+TEXTS += ["evaluation.metrics", "cli.main", "chain_of_step.template", "srpo.response"]
+TENSORS = ["functional", "compat.chat_template", "compat.model_parts", "training.stop_at_accuracy"]
 TENSORS += [f"{method}.objective" for method in METHODS]
 ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "adapo.prefilter", "miniature.lessons"]
 ROWS += [f"{method}.recipe" for method in METHODS]

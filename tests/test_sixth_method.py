@@ -21,7 +21,7 @@ def test_the_method_of_the_contributing_page_trains(checkpoints, tmp_path):
     assert sum(text.count("\n") for text in files.values()) < 90  # with its blank lines and docstrings
     package = tmp_path / "trl_mmreason"
     shutil.copytree(ROOT / "trl_mmreason", package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("methods.py", "__init__.py"):
+    for name in ("evaluation/methods.py", "__init__.py"):
         with (package / name).open("a", encoding="utf-8") as module:
             module.write(files.pop(name))
     for name, text in files.items():
