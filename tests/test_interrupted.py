@@ -24,6 +24,7 @@ from trl_mmreason.scripts.single_stage import (
     train_and_save,
     train_once,
 )
+from trl_mmreason.training import checkpoint as checkpoint_module
 from trl_mmreason.training.checkpoint import CheckpointError
 from trl_mmreason.training.interruption import STATUS, TrainingInterrupted
 from trl_mmreason.training.resuming import (
@@ -310,8 +311,8 @@ def killed_while_it_writes(base, folder, where):
         "weights": (trainer, "_save", False),
         "optimizer": (trainer, "_save_optimizer_and_scheduler", False),
         "random state": (trainer, "_save_rng_state", False),
-        "rename": (__import__("trl_mmreason.training.checkpoint").checkpoint, "publish_checkpoint", True),
-        "rotation": (__import__("trl_mmreason.training.checkpoint").checkpoint, "rotate_checkpoints", True),
+        "rename": (checkpoint_module, "publish_checkpoint", True),
+        "rotation": (checkpoint_module, "rotate_checkpoints", True),
     }[where]
     work = getattr(owner, name)
 

@@ -46,7 +46,7 @@ ImageDraw.Draw(picture).text((80, 60), "3 + 4", fill="black", font_size=96)
 question = "What does the picture show?"  # or one like those of training
 """
 _MINIATURE_PICTURE = """\
-from trl_mmreason import torchvision_free  # from here on processors load without torchvision
+from trl_mmreason.compat import torchvision_free  # from here on processors load without torchvision
 from trl_mmreason.miniature.tasks import make_problem
 
 problem = make_problem({category!r}, 0, split="new_pictures")
