@@ -18,7 +18,7 @@ from standins import build_models, load_dataset
 
 from trl_mmreason.compat.precision import settle_on_cpu
 from trl_mmreason.training.checkpoint import CheckpointRestoreMixin
-from trl_mmreason.training.construction import prepare_models, with_pictures
+from trl_mmreason.training.construction import load_policy_processor, prepare_models, with_pictures
 from trl_mmreason.training.grpo import GroupGRPOTrainer
 from trl_mmreason.training.length_batching import LengthBatchingMixin
 from trl_mmreason.training.reference import reference_from_policy
@@ -51,6 +51,8 @@ class Preferring(CheckpointRestoreMixin, trl.DPOTrainer):
     """What `IterativeDPOTrainer` is, but for rounds."""
 
     def __init__(self, model, ref_model=None, args=None, **kwargs):
+        if kwargs.get("processing_class") is None:  # as its trainer does, before the reference is written
+            kwargs["processing_class"] = load_policy_processor(model, args)
         with reference_from_policy(model, args or trl.DPOConfig("DPO"), kwargs.get("peft_config")):
             super().__init__(model, ref_model, args, **kwargs)
         self.data_collator = with_pictures(self.data_collator)
