@@ -137,7 +137,7 @@ class ScriptParser(TrlParser):
             getattr(part, section)[name] = values_of(yaml.safe_load(str(value)))
 
     def refuse_wrong_sections(self, part: StagedArguments, options: Sequence[str]) -> None:
-        """Refuse unknown and impossible settings of sections before the first stage, not when theirs is reached."""
+        """Refuse unknown and impossible settings of sections before the first stage begins."""
         for section, name, fault in part.unknown_settings():
             option = f"--{section}.{name}"
             raise ValueError(f"{option if option in options else f'{self.config}: {section}'}: {fault}")

@@ -216,7 +216,7 @@ def optional_section(name: str, given: Any, expected: str) -> dict[str, Any]:
 
     Args:
         name: name of the section.
-        given: what came.
+        given: the value, as it was passed.
         expected: what a file has there, for the error message.
     """
     if isinstance(given, str):
