@@ -74,9 +74,13 @@ def one_and_two(function, model, folder, rows, *arguments):
 
 def _launch(work, processes, folder, seconds=600, environment=None):
     """Do the work in each process; what they print is written to the folder."""
-    group = {} if processes == 1 else {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-    if group:
-        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    group = {}
+    if processes > 1:
+        # The store is this process's, as torchrun's is: it has its port at once, and outlives whoever ends first.
+        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        group = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        group |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     started = []
     for rank in range(processes):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if group else {}
