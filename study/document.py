@@ -4,7 +4,8 @@
 
 rewrites what stands between two marks in that file, from the files in a folder of its name: NAME.json (the
 `claims.json` of a study), NAME.png and NAME-figures.png (its `curves.png` and `figures.png`), and notes.yaml (name →
-claim → what was looked at and tried, which every claim that does not hold or is undecided needs).
+claim → what was looked at and tried, which every claim that does not hold or is undecided needs). A part without
+NAME.png is an earlier run: its claims are listed last, its arms are not.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ def results_of(folder: Path) -> str:
     Raises:
         DataError: a claim that does not hold, or is undecided, has no note; or a note is about no claim.
     """
-    found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
+    parts = sorted(folder.glob("*.json"), key=lambda file: (not file.with_suffix(".png").exists(), file))
+    found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in parts}
     notes = yaml.safe_load((folder / "notes.yaml").read_text(encoding="utf-8")) or {}
     _check_notes(found, notes)
     sections = [claims_table(found, notes)]
     for name, study in found.items():
         files = [file for file in (folder / f"{name}-figures.png", folder / f"{name}.png") if file.exists()]
+        if not files:
+            continue
         pictures = [f"![{name}]({folder.name}/{file.name})" for file in files]
         seeds = ", ".join(map(str, study["settings"]["seeds"]))
         sections += [f"### {name}, seeds {seeds}", f"```text\n{study['arms']}\n```", *pictures]

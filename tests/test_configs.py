@@ -258,7 +258,7 @@ def test_a_file_to_copy_says_where_training_all_weights_is_explained(path):
     """It takes another learning rate, and float32 on one GPU: leaving `use_peft` out would round most updates away."""
     (line,) = [line for line in path.read_text().splitlines() if line.startswith("use_peft: true ")]
     (named,) = re.findall(r'all weights: docs/training\.md, "(.+)"$', line)
-    section = (ROOT / "docs/training.md").read_text().partition(f"### {named}\n")[2].partition("\n#")[0]
+    section = (ROOT / "docs/training.md").read_text().partition(f"## {named}\n")[2].partition("\n#")[0]
     assert "--use_peft false --dtype float32 --learning_rate" in section
 
 

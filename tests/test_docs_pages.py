@@ -1,4 +1,4 @@
-"""README and docs: how long README is, that links lead somewhere, and that quoted messages are those of the code."""
+"""README and docs: links lead somewhere, and quoted messages are those of the code."""
 
 import ast
 import re
@@ -29,10 +29,6 @@ def test_every_relative_link_leads_somewhere(page):
         assert target.exists(), f"{page.name}: {link}"
         assert target.is_relative_to(ROOT), f"{page.name}: {link}"
         assert not anchor or anchor in anchors_of(target), f"{page.name}: {link} has no such heading"
-
-
-def test_readme_fits_two_screens():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
 
 
 def test_pictures_are_small():

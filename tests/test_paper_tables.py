@@ -1,4 +1,4 @@
-"""The last section of each method's page, "Paper, code, test": every file, symbol and test that it names exists."""
+"""The pages "paper, code, test" of the methods: every file, symbol and test that they name exists."""
 
 import ast
 import re
@@ -10,15 +10,13 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 METHODS = ["adapo", "srpo", "chain_of_step", "sophia", "self_evolution"]
-TITLE = "## Paper, code, test"
 FOLDERS = ("trl_mmreason", "study", "tests", "configs", "examples", "docs", "benchmarks")
 
 
 def rows_of(method):
     """The cells of each row: paper, what it says, code, what shows it."""
-    page = (ROOT / f"docs/{method}.md").read_text()
-    section = page.partition(f"\n{TITLE}\n")[2]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
+    page = (ROOT / f"docs/audit/{method}.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("|")]
     assert [cell.strip() for cell in lines[0].strip("|").split("|")] == ["paper", "what it says", "code", "shown by"]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
