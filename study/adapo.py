@@ -27,7 +27,7 @@ from .plain_grpo import train_plain_grpo
 from .running import BEFORE, Part, Start
 
 _BATCH = 250
-_ITERATIONS = 2  # of STaR: sampling, training, and both again
+_ITERATIONS = 2  # STaR: sampling and training, twice
 _TWO_TURNS = {
     "adapo": (AdaPOTrainer, AdaPOConfig),
     "fixed": (FixedRewardsTrainer, FixedRewardsConfig),
@@ -46,7 +46,7 @@ def prefiltered(start: Start) -> Dataset:
     """The questions kept by the offline filter (A.2), equal for all arms of a seed.
 
     Raises:
-        ValueError: `prepared` has no `prefilter`, the trajectories a question; or it keeps nothing.
+        ValueError: `prepared` has no `prefilter`, the trajectories per question; or it keeps nothing.
     """
     if set(start.args.prepared) != {"prefilter"}:
         raise ValueError(

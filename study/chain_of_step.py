@@ -147,7 +147,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
 
         round: 1           the policy of iterative DPO after so many rounds
         scored: true       the other arm's policy, its chains scored
-        beam: 4            the other arm's policy, by step-level beam search among so many candidates a step
+        beam: 4            the other arm's policy, by step-level beam search among so many candidates per step
         step_weight: 0.4   the scored chains of the other arm, with another weight of the steps
     """
     settings, source = start.settings(arm), start.source(arm)

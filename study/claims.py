@@ -44,7 +44,7 @@ class Claim:
         place: where in the paper.
         paper: the paper's numbers, in its words.
         contrast: the sum that should be positive.
-        unit: of the sum: "share" is printed in percentage points.
+        unit: unit of the sum; "share" is printed in percentage points.
     """
 
     text: str
@@ -59,8 +59,8 @@ def better_in(place: str, *rows: tuple[str, str, str, str], metric: str = "accur
 
     Args:
         place: where in the paper.
-        rows: of each the claim, the paper's numbers, the arm that should be better, and the other.
-        metric: by what it is better, a share.
+        rows: per claim its text, the paper's numbers, the arm that should be better, and the other.
+        metric: the metric that should be better, a share.
     """
     return tuple(Claim(text, place, paper, above(better, worse, metric)) for text, paper, better, worse in rows)
 
@@ -79,7 +79,7 @@ class Judged:
         measured: the sum and its 95 % interval, over seeds and questions.
         by_seed: the sum of every seed, in their order.
         values: "arm metric" → mean over seeds of each term.
-        margin: how much is no difference, of a claim that seeds are added for; `None` where their number is fixed.
+        margin: difference that counts as none, of a claim that seeds are added for; `None` where their number is fixed.
     """
 
     claim: Claim
@@ -114,7 +114,7 @@ def judge(claim: Claim, outcomes: ArmTables, margin: float | None = None) -> Jud
 
     Args:
         claim: its arms have to be in every outcome.
-        outcomes: of one or more seeds.
+        outcomes: outcomes of one or more seeds.
         margin: see `Judged`.
 
     Raises:
@@ -141,7 +141,7 @@ def judge(claim: Claim, outcomes: ArmTables, margin: float | None = None) -> Jud
 
 
 def _questions(arms: Mapping[str, QuestionTable], claim: Claim, seed: int) -> int:
-    sizes = {term.arm: len(arms[term.arm].over) for term in claim.contrast}
+    sizes = {term.arm: len(arms[term.arm].numerator) for term in claim.contrast}
     if len(set(sizes.values())) != 1:
         raise ValueError(f"judge: the arms of seed {seed} answered different numbers of questions: {sizes}.")
     return next(iter(sizes.values()))

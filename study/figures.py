@@ -23,7 +23,7 @@ class Figure(NamedTuple):
     """Curves over an experiment's varied setting.
 
     Attributes:
-        title: with the paper's number.
+        title: title with the paper's number of the figure.
         x, y: what the axes show.
         curves: what the legend says → the points, from left to right; four curves at most.
     """

@@ -25,7 +25,7 @@ def with_logged(outcomes: ArmTables, histories: Mapping[str, Sequence[History]],
     Args:
         outcomes: seed → arm → table.
         histories: arm → the log history of every seed, in the order of the seeds; an arm may be absent.
-        names: of logged values. An arm that did not log one has NaN.
+        names: names of logged values. An arm that did not log one has NaN.
     """
     return {
         seed: {
@@ -41,7 +41,7 @@ def quarters(history: History, name: str) -> tuple[float, float]:
 
     Args:
         history: the entries in the order of the steps.
-        name: of the value.
+        name: name of the value.
     """
     values = [entry[name] for entry in history if entry.get(name) is not None]
     if not values:
@@ -52,9 +52,9 @@ def quarters(history: History, name: str) -> tuple[float, float]:
 
 def _extended(table: QuestionTable, history: History, names: Sequence[str]) -> QuestionTable:
     found = [value for name in names for value in quarters(history, name)]
-    added = np.tile(found, (len(table.over), 1)).reshape(len(table.over), len(found))
+    added = np.tile(found, (len(table.numerator), 1)).reshape(len(table.numerator), len(found))
     return QuestionTable(
         (*table.names, *(f"{when}_{name}" for name in names for when in ("first", "last"))),
-        np.hstack([table.over, np.nan_to_num(added)]),
-        np.hstack([table.under, (~np.isnan(added)).astype(float)]),
+        np.hstack([table.numerator, np.nan_to_num(added)]),
+        np.hstack([table.denominator, (~np.isnan(added)).astype(float)]),
     )

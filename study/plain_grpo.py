@@ -19,8 +19,8 @@ def train_plain_grpo(policy: str, start: Start, settings: Mapping[str, Any], fol
 
     Args:
         policy: path of the model to begin with.
-        start: has the problems, and the section `rl`, of which GRPO reads what it knows.
-        settings: those of the arm, which come before the section's.
+        start: start with the problems, and the section `rl`, from which GRPO takes the settings that it has.
+        settings: settings of the arm, which override the section's.
         folder: gets `model`.
     """
     known = RolloutConfig.__dataclass_fields__

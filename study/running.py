@@ -133,7 +133,7 @@ class StudyArguments:
             raise ValueError(f"StudyArguments: got decide={self.decide}; expected claims, margin and most.")
 
     def margin(self, claim: Claim) -> float | None:
-        """How much is no difference, of a claim in `decide`; `None` of another."""
+        """Return the difference that counts as none, for a claim in `decide`; `None` for another."""
         return self.decide["margin"] if self.decide and claim.text in self.decide["claims"] else None
 
     def needs_another_seed(self, judged: Sequence[Judged]) -> bool:
@@ -163,7 +163,7 @@ def in_waves(arms: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         Waves; each needs the ones before it, and has its arms in their order.
 
     Raises:
-        ValueError: what an arm is made of is no arm, or comes to be made of the arm itself.
+        ValueError: an arm's source is no arm, or depends on the arm itself.
     """
     waves, left = [[BEFORE]], dict(arms)
     while left:
@@ -183,9 +183,9 @@ class Start:
     """The common start of a seed's arms.
 
     Attributes:
-        args: of the study.
-        seed: of this run.
-        folder: of this seed.
+        args: arguments of the study.
+        seed: seed of this run.
+        folder: folder of this seed.
         policy: path of the policy after its supervised start.
         train, evaluation: rows of the problems.
     """
@@ -379,11 +379,11 @@ def _made_of(args: StudyArguments, arm: str) -> list[dict[str, Any]]:
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:
     """Run every arm of every seed in its own process, `workers` at a time, each after its source.
 
-    For what is done no process is begun.
+    Finished arms start no process.
 
     Args:
-        args: of the study.
-        command: starts this study; `--only seed/arm` is put behind it.
+        args: arguments of the study.
+        command: command that starts this study; `--only seed/arm` is appended.
 
     Raises:
         RuntimeError: an arm failed; names it and the file that holds what it said.

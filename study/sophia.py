@@ -25,7 +25,7 @@ _BATCH = 256
 _SAMPLED: dict[str, Any] = {
     "captions": 4,
     "trajectories": 4,
-    "threshold": 0.74,  # of four trajectories three have to be right
+    "threshold": 0.74,  # three of four trajectories have to be right
     "caption_tokens": 40,
     "tokens": 96,  # the longest trajectory, a second look at a count, has 78
 }
@@ -71,7 +71,7 @@ def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
 
 def _reinforce(start: Start, policy: str, folder: Path, settings: dict[str, Any]) -> None:
     args = MixedGroupsGRPOConfig(str(folder), **start.of("rl", settings))
-    assert args.max_completion_length is not None  # the configuration sees to it
+    assert args.max_completion_length is not None  # the configuration always sets it
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),

@@ -96,7 +96,7 @@ def completion_text(completion: Any, where: str) -> str:
     """The text of a completion, given as a string or as one message of the assistant.
 
     Args:
-        completion: as the row has it.
+        completion: completion as the row has it.
         where: which row that is, for the error.
 
     Raises:

@@ -31,7 +31,7 @@ def answered(trainer, stage, saved=None):
     """The token ids that this process sampled, and how long the graded samples of all questions are."""
     with recorded_ids(TransformersEngine) as ids:
         table = comparison._evaluate(trainer, rows, TwoTurn("Again."), stage, saved).table
-    return {"ids": ids, "tokens": table.over[:, table.names.index("tokens")].tolist()}
+    return {"ids": ids, "tokens": table.numerator[:, table.names.index("tokens")].tolist()}
 
 
 def sampled(folder):

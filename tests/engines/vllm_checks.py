@@ -45,7 +45,7 @@ def evaluations(trainer):
         with recorded_ids(engine) as ids, replaced(trainer, is_fsdp_enabled=is_fsdp):
             table = comparison._evaluate(trainer, rows, TwoTurn("Again."), name).table
         places = [table.names.index(name) for name in ("tokens", "truncated")]
-        found[name] = {"ids": ids, "ended": table.over[:, places].tolist()}
+        found[name] = {"ids": ids, "ended": table.numerator[:, places].tolist()}
     return found
 
 

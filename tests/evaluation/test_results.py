@@ -237,8 +237,8 @@ def test_files_hold_all_of_it(tmp_path):
     assert saved.results.metrics.keys() == whole.metrics.keys()
     assert saved.results.counts == whole.counts
     assert saved.results.questions == whole.questions
-    assert np.array_equal(saved.results.table.over, whole.table.over)
-    assert np.array_equal(saved.results.table.under, whole.table.under)
+    assert np.array_equal(saved.results.table.numerator, whole.table.numerator)
+    assert np.array_equal(saved.results.table.denominator, whole.table.denominator)
     assert saved.samples.samples == found.samples
     rows = [{name: value for name, value in row.items() if value is not None} for row in found.rows]
     assert saved.samples.rows == rows

@@ -97,7 +97,7 @@ def evaluation_of(args, arm):
 def test_every_arm_is_measured_as_it_should_be(done):
     tables = outcomes(done)[0]
     assert set(tables) == {BEFORE, *ARMS}
-    assert {len(table.over) for table in tables.values()} == {4}
+    assert {len(table.numerator) for table in tables.values()} == {4}
     assert {"accuracy", "tokens", "truncated"} <= set(tables["dpo"].names)
     for arm in ("best-of-2", "w-0"):
         assert {"pass_at_2", "self_consistency_at_2", "best_of_2"} <= set(tables[arm].names)

@@ -36,7 +36,7 @@ def done(tmp_path_factory):
 def test_every_arm_is_measured_and_every_claim_judged(done, tmp_path):
     found = outcomes(done)
     assert set(found[0]) == {BEFORE, *done.arms}
-    assert {len(table.over) for table in found[0].values()} == {6}
+    assert {len(table.numerator) for table in found[0].values()} == {6}
     claims = claims_about(adapo.CLAIMS, (BEFORE, *done.arms))
     judged = [judge(claim, found) for claim in claims]
     table = format_arms(found, adapo.METRICS)

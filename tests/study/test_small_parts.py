@@ -99,7 +99,7 @@ def test_self_evolution_in_small(tmp_path):
         do_arm(args, self_evolution.PART, 0, arm)
     table = outcomes(args)[0]["ours"]
     assert set(self_evolution.METRICS) <= set(table.names)
-    assert len(table.over) == 4
+    assert len(table.numerator) == 4
 
 
 def remember(folder, rows, **made):

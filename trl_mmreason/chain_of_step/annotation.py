@@ -62,8 +62,8 @@ class Annotated(NamedTuple):
     """Training rows of a process reward model, and the number of dropped chains for each reason.
 
     Attributes:
-        rows: `id`, `prompt`, `images` if the chains have them, `completion`, `step_labels` (one a step, in [0, 1]) and
-            `answer_label` (1 = right, or 0).
+        rows: `id`, `prompt`, `images` if the chains have them, `completion`, `step_labels` (one per step, in [0, 1])
+            and `answer_label` (1 = right, or 0).
         dropped: reasons and counts.
         tokens: number of sampled tokens for the labels, in this run and those before; `None` for a judge, and where the
             engine does not say.
@@ -216,10 +216,10 @@ def annotate_by_judge(
     run resumes, and shares the work, as `annotate_by_monte_carlo` does.
 
     Args:
-        chains: `rows` of `chains_of`. Of several reference answers the first is told.
+        chains: `rows` of `chains_of`. The judge gets the first of several reference answers.
         judge: rates the steps.
         store: keeps the ratings.
-        sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
+        sampling_params: `SamplingParams()` by default. At temperature 0 a malformed reply comes again.
         attempts: number of tries, each time with another seed, before a chain is dropped whose reply is malformed, of
             another number of ratings than steps, or failed.
         seed: other seeds give other replies.

@@ -120,7 +120,7 @@ class IterativeDPOConfig(DPOConfig):
         rounds: rounds of sampling, scoring, pairing and DPO; 3.
         chains: whether paths are chains of steps. False for a policy of another reasoning pattern (section 4.4), whose
             whole answer is graded, and whose pairs are by outcome.
-        num_paths: paths a question and round; 16.
+        num_paths: paths per question and round; 16.
         step_weight: w, weight of the steps in a path's score; 0 counts the answer alone ("Answer (PRM)" of Table 2).
         pair_threshold: t, which the scores of a pair have to differ by more than. The paper gives no number.
         pairing: which pairs of a question are taken: "best_worst", "ranked" or "all" (see `objective.select_pairs`), or

@@ -95,7 +95,7 @@ def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
 
     Args:
         questions: rows with id, prompt and optionally images or image.
-        pairs: in the order of the result.
+        pairs: pairs in the order of the result.
 
     Returns:
         Rows with the columns of `PAIR_FEATURES` and the questions' pictures, or `images` without any.

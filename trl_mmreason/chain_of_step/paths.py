@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SAMPLING_PARAMS = SamplingParams(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""
 
-_WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is decoded
+_WORDS = ("id", "prompt", "answer", "choices")  # columns of a question that need no picture to be decoded
 
 
 class ProcessReward(Protocol):
@@ -65,7 +65,7 @@ class Path(NamedTuple):
 
     Attributes:
         index: which sample of its question it is.
-        text: as sampled.
+        text: text as sampled.
         tokens: number of sampled tokens; `None` if the engine does not say.
         correct: whether the chain's answer is right, False without one; `None` if the gold answer cannot be used.
         score: the trajectory score; `None` without a process reward model.

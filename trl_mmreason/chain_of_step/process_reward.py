@@ -41,7 +41,7 @@ class Scores(NamedTuple):
 
     Attributes:
         steps: (S,) float32 in [0, 1], on the CPU.
-        answer: in [0, 1]; `None` without an answer.
+        answer: score of the answer in [0, 1]; `None` without an answer.
     """
 
     steps: Tensor
@@ -83,7 +83,7 @@ class ProcessRewardModel:
 
         Args:
             path: folder or Hub id.
-            right_token, wrong_token: as above.
+            right_token, wrong_token: the two tokens whose logits make the score.
             **loading: `dtype`, `device`, `revision`, `trust_remote_code` and what else `load_model` takes.
 
         Raises:
@@ -227,7 +227,7 @@ def logit_differences(
     """logit₊ − logit₋ at chosen positions, in one forward pass that never forms the logits of other tokens.
 
     Args:
-        model: with or without adapters and a wrapper for data-parallel training.
+        model: model with or without adapters and a wrapper for data-parallel training.
         inputs: its inputs; B rows of T tokens.
         positions: (B, P) in [−T, 0), counted from the end of a row.
         token_ids: token ids of + and −.

@@ -57,7 +57,7 @@ class ProcessRewardTrainer(
             `add_chain_tokens`, then `ProcessRewardModel(model, processor, ...).save_pretrained(folder)`.
         args: a `ProcessRewardConfig`.
         train_dataset, eval_dataset: rows with `prompt` (messages), `images`, `completion` (the chain, whole or partial,
-            a string or a message), `step_labels` (one a step, in [0, 1], hard or soft, `None` or NaN for none) and
+            a string or a message), `step_labels` (one per step, in [0, 1], hard or soft, `None` or NaN for none) and
             `answer_label` (likewise).
         **kwargs: whatever `trl.SFTTrainer` takes, by keyword, but for what takes the place of loss, metrics or rows.
 
@@ -101,7 +101,7 @@ class ProcessRewardTrainer(
             **kwargs,
         )
         # So that `Trainer` counts the labels of an optimizer step: `compute_loss` divides by them, whatever the model's
-        # own loss does. Some families say that theirs does not.
+        # own loss does. The models of some families say that their loss does not.
         self.model_accepts_loss_kwargs = True
         policy = self.accelerator.unwrap_model(self.model)
         add_chain_tokens(policy, self.processing_class)
@@ -120,7 +120,7 @@ class ProcessRewardTrainer(
         num_labels = labelled.sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
         loss = prm_loss(differences, labels, labelled, num_labels=num_labels.clamp(min=1))
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            loss = loss * self.accelerator.num_processes  # the labels of all were counted, and gradients are averaged
+            loss = loss * self.accelerator.num_processes  # labels count over processes, gradients are averaged
         if self.model.training:
             both = torch.stack([differences.detach(), labels], dim=1)  # (B, 2, P)
             both = self.accelerator.pad_across_processes(both, dim=2, pad_index=UNLABELLED)

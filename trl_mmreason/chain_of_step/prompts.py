@@ -137,7 +137,7 @@ def read_steps(reply: str, *, min_steps: int = MIN_TAUGHT_STEPS, max_steps: int 
 
 
 def read_ratings(reply: str, steps: int) -> list[int]:
-    """Parse the ratings in a judge's reply, one a step: 1 Good, 0 Neutral, −1 Bad; the last list counts.
+    """Parse the ratings in a judge's reply, one per step: 1 Good, 0 Neutral, −1 Bad; the last list counts.
 
     Args:
         reply: the judge's text.

@@ -90,7 +90,7 @@ class StepBeam:
 
     Attributes:
         process_reward: scores the candidates.
-        n: candidates a step.
+        n: candidates per step.
         max_steps: steps a chain may have.
     """
 
@@ -112,7 +112,7 @@ class StepBeam:
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         searches = step_beam_search(
-            [{**row, "id": f"{row['id']}#{index}"} for row, index in units],  # from which the candidates' seeds follow
+            [{**row, "id": f"{row['id']}#{index}"} for row, index in units],  # the candidates' seeds follow from the id
             engine,
             self.process_reward,
             n=self.n,

@@ -91,7 +91,7 @@ class ChainOfStepArguments(StagedArguments):
         prm: fields of `ProcessRewardConfig`.
         dpo: fields of `IterativeDPOConfig`.
         grpo: fields of `ChainOfStepGRPOConfig`.
-        search: `n`, chains a question and most candidates a step (64 in the paper); `step_weight` of the trajectory
+        search: `n`, chains a question and most candidates per step (64 in the paper); `step_weight` of the trajectory
             score; `max_steps` of a search.
     """
 
@@ -151,7 +151,7 @@ class ChainOfStepArguments(StagedArguments):
 
     def process_reward_model(self) -> ProcessReward | None:
         """Load the process reward model, or connect to its server; `None` pairs by right answers only."""
-        from .client import process_reward_from  # here: it imports the model
+        from .client import process_reward_from  # imported late: it imports the model
 
         source = self.process_reward
         if source == "outcome":

@@ -39,7 +39,7 @@ def sample_paths(
         engine: the policy.
         store: keeps every path and every verdict.
         stage: stage of the store.
-        n: paths a question.
+        n: paths per question.
         protocol: `Chains()` by default, with a process reward model if the paths are to be scored; `Direct()` for
             policies that write no chains.
         sampling_params: the paper's sampling by default; mind `max_new_tokens`.
@@ -84,9 +84,9 @@ def search_answers(
     """Run and grade step-level beam search on every question, in a stage of the store.
 
     Args:
-        rows, engine, store: as for `sample_paths`.
+        rows, engine, store: arguments of `sample_paths`.
         process_reward: scores the candidates.
-        n, sampling_params: as for `step_beam_search`.
+        n, sampling_params: arguments of `step_beam_search`.
         stage: stage of the store.
         **asking: arguments of `answer_questions`; a batch is one of questions.
 

@@ -38,7 +38,7 @@ class ScoredChain(NamedTuple):
     Attributes:
         prompt: the conversation with the completion at its end.
         steps: for each step, where in `prompt.ids` the token stands that closes it.
-        answer: the same for the answer; `None` in a partial chain.
+        answer: position of the token that closes the answer; `None` in a partial chain.
     """
 
     prompt: Prompt

@@ -36,7 +36,7 @@ class BeamSearched(NamedTuple):
         text: what was kept: a whole chain, or what there was before the search found no way on.
         answer: the chain's; `None` without one.
         tokens: number of sampled tokens, of all candidates; `None` if the engine does not say.
-        steps: how many were kept.
+        steps: number of steps that were kept.
         scores: scores of the part that was kept at each stage, the answer's last.
         worst: of each stage the candidate that scored lowest, and its score; of equal ones the earliest. Where all
             candidates said the same it is the one that was kept.
@@ -71,14 +71,14 @@ def step_beam_search(
     """Search for an answer to each question step by step.
 
     At each stage n candidates for the next part are sampled, and the one whose part scores highest is kept; of equal
-    ones the earliest. A candidate's score is that of its own part, be it a step or the answer (the paper does not say
+    ones the earliest. A candidate's score is that of its own part, a step or the answer (the paper does not say
     what an answer's is). All questions advance together: a stage is one call of the engine and one of the reward model.
 
     Args:
-        rows: with id, prompt, and optionally images (or image).
+        rows: questions with id, prompt, and optionally images (or image).
         engine: samples; it has to continue prefixes and know stop strings.
         process_reward: scores the candidates.
-        n: candidates a stage.
+        n: candidates per stage.
         sampling_params: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
         max_steps: steps a chain may have; after the last one only answers are candidates.
         seed: other seeds give other candidates. They depend on the row's id, the stage and their number alone, as far

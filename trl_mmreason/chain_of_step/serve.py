@@ -155,7 +155,7 @@ def rows_of(body: bytes, most: int) -> list[dict[str, Any]]:
     """Parse and check the rows in a request's body.
 
     Args:
-        body: as it came.
+        body: body of the request.
         most: rows.
 
     Raises:

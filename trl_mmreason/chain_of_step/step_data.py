@@ -54,7 +54,7 @@ def make_step_data(
         teacher: writes the steps.
         store: keeps every chain.
         min_steps, max_steps: asked for, and what has fewer or more is malformed.
-        sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
+        sampling_params: `SamplingParams()` by default. At temperature 0 a malformed reply comes again.
         attempts: number of tries, each time with another seed, before a question is dropped whose reply is malformed,
             failed, or comes to another answer.
         grader: `Grader()` by default. Its verdict decides whether a chain is asked for again, so a store with chains

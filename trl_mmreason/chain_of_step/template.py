@@ -61,7 +61,7 @@ class ChainError(ValueError):
 
     Attributes:
         position: the character at which it stops being one.
-        expected: what should have stood there.
+        expected: the part that was expected at that place.
         whole: how many characters before it are a partial chain; 0 without a whole step.
     """
 

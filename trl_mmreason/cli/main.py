@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         raise SystemExit(f"{arguments.command_line.partition(' --')[0]}: {line}") from error
     except KeyboardInterrupt:
-        sys.exit(130)  # as a shell says of what was interrupted; what is done is kept
+        sys.exit(130)  # a shell's status of an interrupted command; finished work is kept
 
 
 if __name__ == "__main__":

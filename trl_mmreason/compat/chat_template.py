@@ -103,9 +103,9 @@ def continued_ids(
     This is what a two-turn rollout trains on, so it is what a policy has to be asked outside training, too.
 
     Args:
-        processing_class, eos_token_ids, **template: as for `next_turn_ids`.
+        processing_class, eos_token_ids, **template: arguments of `next_turn_ids`.
         answer_ids: the answers, each with the token that ended it.
-        messages: what the user said to each.
+        messages: the user's reply to each answer.
 
     Raises:
         ValueError: an answer did not end; or see `next_turn_ids`.

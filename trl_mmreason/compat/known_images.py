@@ -3,8 +3,8 @@
 The answers of a group have the same pictures. TRL lets the model encode them again for each answer, in the reference's
 pass and in the policy's, and PEFT with gradient checkpointing computes gradients through the encoder
 (`enable_input_require_grads`), although no weight of it is trained. Here the rows of a pass share the features of a
-picture, and its gradient is the sum of theirs. Where no weight of the encoder or projector is trained, the language
-model is given the features that an earlier pass computed, without gradients.
+picture, and its gradient is the sum of the rows' gradients. Where no weight of the encoder or projector is trained, the
+language model is given the features that an earlier pass computed, without gradients.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def encode_pictures_once(model: Any, policy: Any = None) -> None:
 
     Args:
         model: not wrapped yet.
-        policy: of which the model is the reference. It keeps features only while the policy does: in a pass of the same
+        policy: policy whose reference the model is. It keeps features only while the policy does: in a pass of the same
             rows both then round alike, and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
     """
     base = without_adapters(model)
     inner = base.base_model
-    own = vars(inner).get("get_image_features")  # of an earlier trainer, or set by the user
+    own = vars(inner).get("get_image_features")  # set by an earlier trainer or by the user
     if not hasattr(inner, "get_image_features") or not isinstance(own, KnownPictures | None) or _drops_out(base):
         return
     if inspect.signature(inner.get_image_features).parameters.keys() <= {*PIXELS, *_OPTIONS, "kwargs"}:
@@ -61,7 +61,7 @@ class KnownPictures:
     """A model's `get_image_features` that encodes equal pictures once, and none whose features it knows.
 
     Args:
-        model: with its head.
+        model: model with its head.
         untrained: models no weight of whose vision side may be trained.
     """
 
@@ -71,8 +71,8 @@ class KnownPictures:
         self._inner = model.base_model
         self._known: OrderedDict[str, Features] = OrderedDict()  # the longest unused first
         self._weights: list[tuple[int, int]] = []
-        self._form: tuple[type, bool, bool]  # of the output; tiles stacked; all pictures of a layer in one tensor
-        self.__signature__ = inspect.signature(self._inner.get_image_features)  # which `generate` reads
+        self._form: tuple[type, bool, bool]  # type of the output; tiles stacked; all pictures of a layer in one tensor
+        self.__signature__ = inspect.signature(self._inner.get_image_features)  # `generate` reads the signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.__signature__.bind(*args, **kwargs).arguments

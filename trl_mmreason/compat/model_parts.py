@@ -60,8 +60,8 @@ def check_chosen(name: str, chosen: Sequence[str]) -> None:
     """Refuse `trainable_parts` that are not in `PARTS`.
 
     Args:
-        name: of the configuration or the function that was given them.
-        chosen: as given.
+        name: name of the configuration or function that was given the parts.
+        chosen: names of the parts, as given.
     """
     if not chosen or not set(chosen) <= set(PARTS):
         raise ValueError(f"{name}: trainable_parts={chosen}, expected one or more of {PARTS}.")

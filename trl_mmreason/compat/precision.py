@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SAMPLES = 1000  # of each weight, to tell how large its entries are
+_SAMPLES = 1000  # entries per weight that are read to estimate their size
 _LOW = (torch.bfloat16, torch.float16)
 
 

@@ -39,7 +39,7 @@ def whole(weight: Any, *, changed: bool = False) -> Iterator[Tensor]:
         with deepspeed.zero.GatheredParameters([weight], modifier_rank=0 if changed else None):
             yield weight.data
     elif isinstance(weight, DTensor):
-        there = weight.detach().to(weight.device_mesh.device_type)  # with CPU offloading it lies elsewhere
+        there = weight.detach().to(weight.device_mesh.device_type)  # with CPU offloading the weight lies on the CPU
         full = there.full_tensor()  # type: ignore[attr-defined]
         yield full
         if changed:
@@ -117,7 +117,7 @@ def shard_reference(reference: nn.Module, accelerator: Any) -> Any:
     policy, but TRL's `prepare_fsdp` shares out what each process holds, so that all but the first piece of a reference
     would be zeros (the KL of the first step is then not 0).
     """
-    from trl.models import prepare_fsdp  # here: TRL takes seconds to load
+    from trl.models import prepare_fsdp  # imported late: TRL takes seconds to load
 
     for weight in [*reference.parameters(), *reference.buffers()]:
         there = weight.data.to(accelerator.device)
@@ -151,7 +151,7 @@ def exact_rotary_frequencies(model: nn.Module) -> None:
                 module.register_buffer(name, buffer.float(), persistent=False)
                 rounded.add(module)
     for part in model.modules():
-        if isinstance(part, PreTrainedModel):  # which knows how to compute those of its own modules, the innermost last
+        if isinstance(part, PreTrainedModel):  # computes its own modules' buffers; the innermost comes last
             for module in rounded.intersection(part.modules()):
                 part._init_weights(module)
 

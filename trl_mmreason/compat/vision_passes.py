@@ -20,7 +20,7 @@ from .model_parts import without_adapters
 from .sharding import is_sharded
 
 _SIDE = 32  # pixels; a processor scales it to what its model needs at least
-PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # a picture is described by these
+PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # fields that describe a picture
 
 
 def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHooks | None:
@@ -48,7 +48,7 @@ class PictureHooks:
 
     Families embed the text first and encode pictures then, before the decoder begins. The small picture is encoded at
     the same place, as engines gather weights in the order of the forward pass: after the embeddings' other hooks, to
-    which engines add theirs when training begins, and before the decoder's.
+    which engines add hooks of their own when training begins, and before the decoder's.
     """
 
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
@@ -72,7 +72,7 @@ class PictureHooks:
 
     def _before_model(self, model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         pixels = kwargs.get("pixel_values")
-        if pixels is not None and len(pixels) == 0:  # of a text-only micro-batch, out of a batch with pictures
+        if pixels is not None and len(pixels) == 0:  # a text-only micro-batch out of a batch with pictures
             kwargs, pixels = {name: value for name, value in kwargs.items() if name not in PIXELS}, None
         # Pictures come with a prompt, before an answer. Asking a static cache for its length would wait for the device.
         ids, caches = kwargs.get("input_ids"), [value for value in kwargs.values() if isinstance(value, Cache)]

@@ -59,9 +59,9 @@ def check_model_path(name: str, cache_dir: str | Path | None = None) -> None:
         _check_hub(name, cache_dir)
 
 
-@cache  # of names that passed
+@cache  # caches names that passed
 def _check_hub(name: str, cache_dir: str | Path | None) -> None:
-    """Refuse a Hub id of which nothing is cached, if the Hub is out of reach; what it answers is left to loading.
+    """Refuse a Hub id without cached files if the Hub is out of reach; errors of the Hub are left to loading.
 
     Raises:
         NoSuchFolder: names the id, and why the Hub cannot be asked.

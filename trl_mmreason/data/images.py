@@ -33,7 +33,7 @@ _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these h
 
 
 class SeveralFrames(ValueError):
-    """A picture moves, or has pages, of which models would see one."""
+    """A picture has several frames or pages, and models would see only one."""
 
 
 def plain_picture(image: Image.Image) -> Image.Image:
@@ -162,7 +162,7 @@ def picture_digest(value: Any) -> bytes:
     """A digest of a picture as it is stored: of its file's bytes, or of the pixels of a PIL picture.
 
     Args:
-        value: as for `open_picture`.
+        value: stored picture, as for `open_picture`.
 
     Raises:
         FileNotFoundError: it is the path of a file that does not exist.
@@ -184,7 +184,7 @@ def decode(source: str | os.PathLike | bytes) -> Image.Image:
 
 
 def refuse_frames(image: Image.Image) -> None:
-    """Refuse an animated picture, or a document of several pages, of which no frame has been copied.
+    """Refuse an animated picture, or a document of several pages, unless it is a copied frame.
 
     A photograph with previews (MPO), or with layers below the whole (PSD), is one picture.
 

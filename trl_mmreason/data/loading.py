@@ -287,7 +287,7 @@ def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -
 
     Args:
         checked: rows with `id` and `problems`.
-        positions: theirs in the source.
+        positions: positions of the rows in the source.
         source_name: begins the sentence.
     """
     checked_rows = zip(positions, checked["id"], checked["problems"], strict=True)

@@ -1,7 +1,7 @@
 """Where checked rows are kept, so that a second start over unchanged files decodes no picture.
 
 They lie in the cache folder of `datasets`, in `trl_mmreason`: paths of pictures as paths, pictures inside a data file
-and repaired ones as bytes. What nobody has read for 30 days is removed by the next call.
+and repaired ones as bytes. Entries not read for 30 days are removed by the next call.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def as_declared(value: Any, feature: Any) -> Any:
     """A value as its column's type means it: a class's number as its name, a short float as its shortest decimal.
 
     Args:
-        value: as Arrow gives it: a class as its number, a float of 16 or 32 bits with the digits of 64.
+        value: value as Arrow gives it: a class as its number, a float of 16 or 32 bits with the digits of 64.
         feature: type of the column; `None` if it has none, as in JSON.
     """
     if isinstance(feature, List | LargeList) and isinstance(value, list):

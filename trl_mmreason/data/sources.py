@@ -29,7 +29,7 @@ _ACCEPTED = (
     "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset."
 )
 _OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
-_ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # of datasets, not rows
+_ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # hold no rows
 LINE = "text"  # the only column of a source whose rows are lines of JSON
 
 
@@ -56,7 +56,7 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
     if not str(source):
         raise DataError(f"the source is empty, {source!r}. {_ACCEPTED}")
     path = Path(source)
-    saved = ({"state.json", "dataset_info.json"}, {"dataset_dict.json"})  # by save_to_disk
+    saved = ({"state.json", "dataset_info.json"}, {"dataset_dict.json"})  # files that save_to_disk writes
     if any(all((path / file).is_file() for file in files) for files in saved):
         return read_source(load_from_disk(path), split)._replace(name=path.name, image_root=path)
     if path.is_file():
@@ -101,10 +101,10 @@ def _read_folder(folder: Path, split: str) -> Source:
 
 
 def _refuse_mixed(folder: Path) -> None:
-    """Refuse files of several kinds, of which only one would be read silently."""
+    """Refuse files of several kinds: only one kind would be read, silently."""
     card = folder / "README.md"
     if card.is_file() and "data_files" in card.read_text(encoding="utf-8"):
-        return  # the card of a data set says which to read
+        return  # the data set's card says which files to read
     files = {*folder.glob("*"), *folder.rglob("*.parquet")}
     kinds: dict[str, list[str]] = {}
     for file in sorted(files):

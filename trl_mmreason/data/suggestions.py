@@ -11,7 +11,7 @@ def suggestion(name: str, names: Iterable[str], folder: str = "") -> str:
 
     Args:
         name: the unknown name.
-        names: those that exist.
+        names: names that exist.
         folder: written before the nearest, such as "runs/".
     """
     near = get_close_matches(name, sorted(names), n=1)

@@ -1,4 +1,4 @@
-"""Media in a row that its model would not see: video, audio, and pictures in a column that nobody reads.
+"""Media in a row that its model would not see: video, audio, and pictures in a column that is not read.
 
 Values decide, and names where values say little: text that mentions a file, and the number of a video, are no media.
 """
@@ -68,9 +68,9 @@ class Unseen(NamedTuple):
     """A column of a row that holds what the model will not see.
 
     Attributes:
-        column: its name.
+        column: name of the column.
         reason: a short phrase to count by.
-        message: what came, and the fix.
+        message: the value, and the fix.
     """
 
     column: str
@@ -81,14 +81,14 @@ class Unseen(NamedTuple):
 def unseen_media(
     unread: Mapping[str, Any], pictures: list[Any] | None, *, image_root: Path | None = None, fix: Callable[[str], str]
 ) -> Unseen | None:
-    """Find media in the columns of a row that nobody reads.
+    """Find media in the columns of a row that are not read.
 
     Args:
         unread: column → value, pictures as they are stored.
         pictures: those of this row that the model sees, as they are stored; `None` if they cannot be read. A row with
             pictures may name the video, or the file, that they come from, but not hold another picture.
         image_root: the folder that relative paths start from.
-        fix: how the column of this name is read as that of pictures.
+        fix: option that reads the column of this name as pictures.
     """
     alone = pictures == []
     for column, value in unread.items():
@@ -166,7 +166,7 @@ def refuse_unseen_media(name: str, dataset: Dataset) -> None:
                 if gap := gap_problem(row.get(column)):
                     raise ValueError(f"{name}: row {number}, column {column!r}: it has {gap}.")
             if stored and present_pictures(row.get("images")):
-                unread["image"] = row.get("image")  # of the two trainers read `images`
+                unread["image"] = row.get("image")  # trainers read `images`, not `image`
             unseen = unseen_media(unread, stored, fix=lambda column: _RENAME.format(column))
             if unseen is not None:
                 raise ValueError(f"{name}: row {number}, column {unseen.column!r}: {unseen.message}.")

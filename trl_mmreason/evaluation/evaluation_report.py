@@ -38,12 +38,12 @@ from .scaling import draw_scaling, scaling_plots
 from .trajectory import Piece, Trajectory, Turn, scored_pieces
 
 REPORT, COMPARISON = "report.html", "compared.html"
-_SAMPLES_SHOWN = 8  # of a question
+_SAMPLES_SHOWN = 8  # most samples per question on the page
 _RECORDED = ("n", "sampling_params", "grader", "system_prompt", "seed")
 _INTERVALS = "Brackets: 95 % bootstrap intervals over questions, or over problems where several questions are variants."
 _CHANGES = (
-    " A change is that of the questions which both could be graded on; they are drawn with both of their answers, so "
-    "that its interval is that of a paired comparison."
+    " A change is over the questions on which both could be graded; the bootstrap draws a question with its answers in "
+    "both evaluations, as in a paired comparison."
 )
 
 
@@ -66,7 +66,7 @@ def evaluate_into(
 
     Args:
         folder: output folder, created if missing, for `answers.sqlite` and the files of `save_evaluation`.
-        rows, engine, protocol: as for `evaluate`.
+        rows, engine, protocol: arguments of `evaluate`.
         command, about: are recorded: by which command line, and what says what was evaluated; `name` and `title` are by
             default the benchmark's, or the folder's name.
         benchmark: adds what is its own, as for `summarise`.
@@ -101,7 +101,7 @@ def save_evaluation(
     Args:
         folder: output folder, created if missing.
         rows: the questions, with their pictures.
-        samples, results, record: of `evaluate`, `summarise` and `provenance_record`.
+        samples, results, record: results of `evaluate`, `summarise` and `provenance_record`.
         shown: questions in the report, whose pictures are kept.
 
     Returns:
@@ -117,7 +117,7 @@ def write_evaluation_report(
     shown: int = 100,
     log_history: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write the page, with curves over n for several samples a question or searches of several widths.
+    """Write the page, with curves over n for several samples per question or searches of several widths.
 
     Args:
         folders: name → folder of an evaluation; several have to be of the same questions, and the first is what the
@@ -176,8 +176,8 @@ def trajectories_of(
     Args:
         samples: result of `evaluate`.
         pictures: id → the question's.
-        shown: how many questions.
-        run: what this evaluation is called among others.
+        shown: number of questions on the page.
+        run: name of this evaluation among others.
         questions: id → the question; others may have been asked with another prompt.
     """
     trajectories = []

@@ -32,8 +32,8 @@ EVALUATION_FORMAT = 1
 
 _decode = Image().decode_example
 
-_NUMBERS = ("metrics", "categories", "counts", "failures", "unusable")  # of `results.json`
-_QUESTION = ("category", "group", "choices", "tolerance")  # of a row, as far as it has them
+_NUMBERS = ("metrics", "categories", "counts", "failures", "unusable")  # parts of `results.json` with numbers
+_QUESTION = ("category", "group", "choices", "tolerance")  # optional columns of a row
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def write_evaluation(
 
     Args:
         folder: output folder, created if missing.
-        samples, results: of `evaluate` and `summarise`.
+        samples, results: results of `evaluate` and `summarise`.
         record: how the numbers were made, as JSON: benchmark, settings, versions.
         pictured: the first questions, whose pictures are kept.
     """
@@ -210,7 +210,7 @@ def _category_lines(results: Results) -> list[list[str]]:
 
 
 def _table_lines(results: Results) -> Iterator[dict[str, Any]]:
-    sides = np.stack([results.table.over, results.table.under], axis=-1).tolist()
+    sides = np.stack([results.table.numerator, results.table.denominator], axis=-1).tolist()
     for question, adds in zip(results.questions, sides, strict=True):
         yield {**asdict(question), "adds": dict(zip(results.table.names, adds, strict=True))}
 

@@ -20,7 +20,7 @@ from ..training.logged_questions import LoggedQuestion, read_questions
 from .methods import declared
 from .trajectory import Piece, Trajectory, Turn
 
-_STEPS = 12  # whose completions are shown: enough to follow a run, and few enough to choose from
+_STEPS = 12  # steps whose completions are shown: enough to follow a run
 
 Completion = Mapping[str, Any]
 """A line of TRL's table: step, prompt, completion, advantage, and a column for every reward and every extra."""
@@ -105,7 +105,7 @@ def pieces_of(completion: Completion) -> list[Sequence[Piece]]:
 def turns_of(completion: Completion, answers: Sequence[Sequence[Piece]]) -> list[Turn | None]:
     """The answers with their logged verdicts; `None` for a graded answer that was never given."""
     verdicts = verdicts_of(completion)
-    verdicts = [*[None] * (len(answers) - len(verdicts)), *verdicts]  # a single one is that of the last answer
+    verdicts = [*[None] * (len(answers) - len(verdicts)), *verdicts]  # a single verdict is that of the last answer
     labels = ["Answer"] if len(verdicts) == 1 else ["First answer", "Second answer"]
     turns = [
         Turn(pieces=pieces, correct=correct, label=labels[place] if place < len(labels) else f"Answer {place + 1}")

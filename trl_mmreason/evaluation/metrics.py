@@ -102,7 +102,7 @@ def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, f
     """Accuracy of both turns, and rates of corrections and misjudgments.
 
     Args:
-        first_correct, second_correct: (N,) bools, one a trajectory, in the same order.
+        first_correct, second_correct: (N,) bools, one per trajectory, in the same order.
 
     Returns:
         acc_t1, acc_t2, delta = acc_t2 - acc_t1; correction_rate = #(0→1) / #(first wrong); misjudgment_rate =
@@ -115,8 +115,8 @@ def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, f
     first, second = _paired_flags(first_correct, second_correct)
     columns = two_turn_columns(first[:, None], second[:, None])
     return {
-        name: float(over.sum() / under.sum()) if under.any() else math.nan
-        for name, (over, under) in columns.items()
+        name: float(numerator.sum() / denominator.sum()) if denominator.any() else math.nan
+        for name, (numerator, denominator) in columns.items()
         if name not in ("kept_share", "failed_share")
     }
 
@@ -149,7 +149,7 @@ def bootstrap(
 
     Args:
         questions: how many there are to draw from.
-        metrics_of: positions of questions, of which some may come several times → named metrics of these.
+        metrics_of: positions of questions, possibly repeated → named metrics of these.
     """
     values = metrics_of(np.arange(questions))
     generator = np.random.default_rng(0)

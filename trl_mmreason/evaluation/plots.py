@@ -14,8 +14,8 @@ class Line(NamedTuple):
     """One line of a plot.
 
     Attributes:
-        label: its name in the legend.
-        points: what is drawn bold.
+        label: name in the legend.
+        points: points that are drawn bold.
         logged: the values that `points` are running means of, drawn thin; empty if there is no mean.
         low, high: ends of the intervals around `points`, drawn as a band; empty without intervals.
         colour, dash: its place among the page's colours and dashes: lines of one run share the colour.
@@ -34,9 +34,9 @@ class Plot(NamedTuple):
     """One set of axes.
 
     Attributes:
-        title: its heading.
+        title: heading of the plot.
         x, y: names of the axes; plots with one x share the cursor and the zoom.
-        lines: in the order of the legend.
+        lines: lines, in the order of the legend.
         is_share: whether y is shown in percent.
         log_base: logarithm base of the x axis; `None` if it is linear.
     """

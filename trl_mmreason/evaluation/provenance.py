@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
     for package in _PACKAGES:
         try:
             installed[package] = version(package)
-        except PackageNotFoundError:  # an extra
+        except PackageNotFoundError:  # the package of an extra
             continue
     return installed
 
@@ -49,7 +49,7 @@ def provenance_record(
     """Record an evaluation's settings, versions and digests, as JSON.
 
     Args:
-        engine, protocol, sampling_params, n, grader, system_prompt, seed: as `evaluate` was given them.
+        engine, protocol, sampling_params, n, grader, system_prompt, seed: arguments that `evaluate` was given.
         command: the command line.
         benchmark: name, title, source, split and whatever else says which questions were asked, and how.
     """

@@ -1,7 +1,7 @@
 """Table of each question's contribution to each metric.
 
 Every metric is a sum over questions divided by another: Σ a(q) / Σ b(q). The bootstrap draws questions, or, where
-several questions are variants of one problem, problems; so that the intervals do not take variants for news.
+several questions are variants of one problem, problems: variants do not make an interval narrower.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ class QuestionTable:
     """Metrics as ratios of sums over questions, Σ a(q) / Σ b(q).
 
     Attributes:
-        names: (M,) of the metrics.
-        over, under: (U, M) what each of U questions, or problems, adds to a and to b.
+        names: (M,) names of the metrics.
+        numerator, denominator: (U, M) what each of U questions, or problems, adds to a and to b.
     """
 
     names: tuple[str, ...]
-    over: np.ndarray
-    under: np.ndarray
+    numerator: np.ndarray
+    denominator: np.ndarray
 
     def values(self, drawn: np.ndarray | slice = slice(None)) -> dict[str, float]:
         """The metrics of the selected questions, or of all; NaN where nothing is counted."""
-        over, under = self.over[drawn].sum(axis=0), self.under[drawn].sum(axis=0)
-        shares = np.divide(over, under, out=np.full(len(over), np.nan), where=under > 0)
+        numerator, denominator = self.numerator[drawn].sum(axis=0), self.denominator[drawn].sum(axis=0)
+        shares = np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
         return dict(zip(self.names, shares.tolist(), strict=True))
 
     def estimates(self) -> dict[str, Estimate]:
         """The metrics of all questions with their 95 % intervals."""
-        return bootstrap(len(self.over), self.values)
+        return bootstrap(len(self.numerator), self.values)
 
     def of(self, chosen: Sequence[int] | np.ndarray) -> QuestionTable:
         """The table of these questions only."""
-        return QuestionTable(self.names, self.over[chosen], self.under[chosen])
+        return QuestionTable(self.names, self.numerator[chosen], self.denominator[chosen])
 
     def by_problem(self, problems: Sequence[str]) -> QuestionTable:
         """Sum a problem's questions into one row, so that the bootstrap draws them together.
 
         Args:
-            problems: (U,) of which each question is a part.
+            problems: (U,) the problem of each question.
         """
         places = {problem: k for k, problem in enumerate(dict.fromkeys(problems))}
         sums = np.zeros((2, len(places), len(self.names)))
-        for part, values in enumerate((self.over, self.under)):
+        for part, values in enumerate((self.numerator, self.denominator)):
             np.add.at(sums[part], [places[problem] for problem in problems], values)
         return QuestionTable(self.names, *sums)
 
@@ -162,13 +162,13 @@ def _measures(samples: Samples) -> dict[str, Column]:
 
 def _worst_case(correct: np.ndarray, problems: Sequence[str]) -> Column:
     """1 for a problem whose variants are all right, counted at its first variant."""
-    over, under = np.zeros(len(correct)), np.zeros(len(correct))
+    numerator, denominator = np.zeros(len(correct)), np.zeros(len(correct))
     first: dict[str, int] = {}
     for k, problem in enumerate(problems):
         place = first.setdefault(problem, k)
-        over[place] = correct[k] and (place == k or over[place])
-        under[place] = 1
-    return over, under
+        numerator[place] = correct[k] and (place == k or numerator[place])
+        denominator[place] = 1
+    return numerator, denominator
 
 
 def _flags(samples: Samples, turn: int) -> np.ndarray:

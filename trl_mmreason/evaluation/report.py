@@ -27,7 +27,7 @@ from .trajectory import NOT_GRADED, Piece, Trajectory
 _PAGE = Path(__file__).with_name("page")  # the template, its style and script, and the library that draws
 _SPECIAL_TOKEN = re.compile(r"(<\|[^<>|\s]{1,60}\|>)")
 _SMALL_SIDE_PIXELS = 200  # smaller ones are shown enlarged, with sharp pixels
-_COLOURS = 6  # of the style sheet, `--series-0` and so on
+_COLOURS = 6  # colours of the style sheet, `--series-0` to `--series-5`
 
 CURVES_NOTE = (
     "Thin: logged values; bold: mean over a trailing window of a tenth of the run. Drag over a plot to zoom into all "
@@ -55,7 +55,7 @@ class TableRow(NamedTuple):
     """A line of a table.
 
     Attributes:
-        label: its first column.
+        label: the row's first column.
         cells: the number of each further column, and the small print after it or "".
         marks: what is drawn in the last column, in the order of the table's `marked`; `None` where nothing can be.
     """
@@ -69,10 +69,10 @@ class ReportTable(NamedTuple):
     """Numbers in rows and columns, with a column for their plot.
 
     Attributes:
-        title: its heading.
+        title: heading of the table.
         header: the name of every column, the first included, which may be "".
-        rows: in order.
-        note: what a reader has to know, below the table.
+        rows: rows, in order.
+        note: explanation below the table.
         marked: names of the columns that are drawn; empty without a plot.
     """
 
@@ -149,7 +149,7 @@ def results_table(
     header = ["", first]
     for run in others:
         header += [run, "change" if len(others) == 1 else f"{run} − {first}"]
-    fullest_first = sorted(metrics.values(), key=len, reverse=True)  # whose order is then kept
+    fullest_first = sorted(metrics.values(), key=len, reverse=True)  # the order of the run with most metrics is kept
     rows = []
     for name in dict.fromkeys(name for estimates in fullest_first for name in estimates):
         metric = metric_of(name)

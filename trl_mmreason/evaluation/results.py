@@ -19,7 +19,7 @@ from .runner import Samples
 LISTED = 50
 """So many failed samples and unusable gold answers are named; all of them are counted."""
 
-_RESAMPLES = 500  # of a benchmark's own scores, which take seconds
+_RESAMPLES = 500  # resamples of a benchmark's own scores, which take seconds
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class EvaluatedQuestion:
     """A question of an evaluation, without its samples.
 
     Attributes:
-        id: its own.
+        id: id of the question.
         gold: the gold answer.
-        problem: what it is a variant of; its id if it stands alone.
+        problem: problem that the question is a variant of; its own id if it stands alone.
         usable: whether its gold answer can be used; otherwise it counts nowhere.
     """
 
@@ -126,7 +126,7 @@ def compare_results(before: Results, after: Results) -> dict[str, Change]:
         start, end = old.values(drawn), new.values(drawn)
         return {name: end[name] - start[name] for name in shared}
 
-    changes = bootstrap(len(old.over), change)
+    changes = bootstrap(len(old.numerator), change)
     starts, ends = old.estimates(), new.estimates()
     return {name: Change(starts[name], ends[name], changes[name]) for name in shared}
 

@@ -33,7 +33,7 @@ class Samples:
 
     Attributes:
         rows: the questions, without their pictures.
-        n: samples a question.
+        n: samples per question.
         turns: answers that a whole sample has.
         samples: (Q, n) the payload of each sample: `turns`, each with `text`, `answer`, `correct`, `reason` and
             `decided_by`, the other fields of `Answered`, and `measures` if the protocol has any. A `Failure` where
@@ -63,7 +63,7 @@ def evaluate(
         engine: the policy.
         store: keeps every answer, verdict and score; `None` for a policy during training.
         protocol: how it is asked.
-        n: samples a question.
+        n: samples per question.
         sampling_params: greedy by default.
         **asking: arguments of `answer_questions`, or without a store for `answer_in_memory`, such as `grader`,
             `system_prompt`, `seed` and `batch_size`.
@@ -94,7 +94,7 @@ def evaluate(
 
 
 def _refuse_nothing(samples: list[dict[str, Any] | Failure]) -> None:
-    """Refuse samples of which none could be drawn, or about which a judge has said nothing that can be read."""
+    """Refuse an evaluation in which every sample failed, or no reply of the judge could be read."""
     done = [sample for sample in samples if not isinstance(sample, Failure)]
     failed = [sample for sample in samples if isinstance(sample, Failure)]
     if failed and not done:

@@ -1,4 +1,4 @@
-"""Metrics of several samples a question: pass@n, best-of-n and self-consistency.
+"""Metrics of several samples per question: pass@n, best-of-n and self-consistency.
 
 Q questions, N samples of each. Those that choose among n of N samples are averaged over the N/n disjoint groups that
 follow each other among the N; pass@n is the mean over all groups there are.
@@ -39,8 +39,8 @@ def self_consistency_at_n(
     Args:
         correct: (Q, N) bool.
         votes: (Q, N) answers.
-        n: as for `best_of_n`.
-        equal: as for `winning_position`.
+        n: group size, as in `best_of_n`.
+        equal: whether two answers say the same, as in `winning_position`.
     """
     shares = []
     for flags, answers in zip(correct, votes, strict=True):

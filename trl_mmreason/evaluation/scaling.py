@@ -3,9 +3,9 @@
     pass@n             the chance that one of n samples is right (unbiased; what no choice among them can exceed)
     self-consistency   the answer that most of n samples agree on
     best of n          the sample of n with the highest score
-    searches           one answer for n candidates a step: an evaluation for each n, whose protocol says `candidates`
+    searches           one answer for n candidates per step: an evaluation for each n, whose protocol says `candidates`
 
-The first three come from one evaluation of N samples a question, for n = 1, 2, 4 … N (see `samples`).
+The first three come from one evaluation of N samples per question, for n = 1, 2, 4 … N (see `samples`).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
     """Best of up to 16 over the weight of the scored steps; empty for an evaluation without scored steps.
 
     Args:
-        evaluation: evaluation of several samples a question.
+        evaluation: evaluation of several samples per question.
     """
     samples, questions = evaluation.samples, evaluation.results.questions
     usable = [k for k, question in enumerate(questions) if question.usable]
@@ -117,7 +117,7 @@ def scaling_plots(evaluations: Mapping[str, SavedEvaluation]) -> list[Plot]:
     """The share of right answers over n and over tokens (Fig. 5), and of best-of-n over the weight of steps (Fig. 3).
 
     Args:
-        evaluations: as for `scaling_curves`.
+        evaluations: evaluations as for `scaling_curves`.
 
     Returns:
         Nothing if no evaluation has several samples, and there is no search with several numbers of candidates.

@@ -15,8 +15,8 @@ class Piece(NamedTuple):
     """A stretch of a turn's text, such as a step.
 
     Attributes:
-        text: as the model wrote it.
-        score: what it got, in [0, 1]; `None` if it was not scored.
+        text: text as the model wrote it.
+        score: score in [0, 1]; `None` if it was not scored.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Turn:
 
     Attributes:
         pieces: joined they are the answer; one without scores is one piece.
-        correct: the verdict; `None` if there is none, as the gold answer cannot be used or nobody graded.
+        correct: the verdict; `None` if the gold answer cannot be used or nothing was graded.
         label: what the turn is called, such as "First answer".
         answer: what the grader read off the text; `None` if nothing, or if that is not known.
         reason: why the verdict is what it is, in a line.
@@ -68,8 +68,8 @@ class Trajectory:
         images: the question's pictures.
         run: which model answered, such as "before" or "baseline"; "" where there is one.
         step: training step at which it was sampled; `None` outside training.
-        number: its place among the samples of one question, from 1; `None` for a single one.
-        turns: in order; `None` for a turn that was never given.
+        number: position among the samples of one question, from 1; `None` for a single sample.
+        turns: turns in order; `None` for a turn that was never given.
         rewards: reward parts, advantage and other numbers by name; `None` where there is none.
         problem: what is wrong with the form of the text, if the method wants one; `None` when nothing is.
     """

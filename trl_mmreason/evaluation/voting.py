@@ -43,7 +43,7 @@ def winning_position(answers: Sequence[str | None], equal: Equality | None = Non
     A missing answer never votes. Of clusters of one size the one that began first wins.
 
     Args:
-        answers, equal: as for `cluster_answers`.
+        answers, equal: arguments of `cluster_answers`.
 
     Returns:
         A position in `answers`; `None` if nobody votes.
@@ -57,7 +57,7 @@ def votes_of(row: Mapping[str, Any], answers: Sequence[str | None], grader: Grad
 
     Args:
         row: the question; its `choices`, if any, are looked at.
-        answers: as they were read off what was said; `None` where there is none.
+        answers: extracted answers; `None` where there is none.
         grader: says which choice an answer names.
     """
     labels = [label for label, text in (row.get("choices") or {}).items() if text is not None]

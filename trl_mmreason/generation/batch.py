@@ -72,7 +72,7 @@ def conversation_of(
         ValueError: there are pictures and only a tokenizer.
     """
     if isinstance(processing_class, ProcessorMixin):
-        from trl.data_utils import prepare_multimodal_messages  # here: TRL takes seconds to load
+        from trl.data_utils import prepare_multimodal_messages  # imported late: TRL takes seconds to load
 
         return prepare_multimodal_messages(list(messages), images=[plain_picture(image) for image in images])
     if images:
@@ -93,7 +93,7 @@ def encode(
 
     Args:
         processing_class: the model's processor, or a text-only model's tokenizer.
-        messages: with text contents; the last one is not the assistant's.
+        messages: messages with text contents; the last one is not the assistant's.
         images: put before the first user message.
         **template: arguments of the chat template.
 
@@ -236,9 +236,9 @@ def warn_of_ignored_settings(
 
     Args:
         name: name of the trainer or engine.
-        model: whose `generation_config.json` came with the checkpoint.
+        model: model whose `generation_config.json` came with the checkpoint.
         own: the party's settings; what they leave open transformers would take from the checkpoint's.
-        effect: what follows, as the end of a sentence.
+        effect: the consequence, as the end of a sentence.
     """
     checkpoint = without_adapters(model).generation_config.to_diff_dict()
     ignored = {

@@ -14,8 +14,8 @@ class Chat:
     """`JudgeGrader(Chat(engine))`.
 
     Attributes:
-        engine: who replies.
-        sampling_params: how; greedy by default, as the same question should get the same judgement.
+        engine: engine that replies.
+        sampling_params: sampling parameters; greedy by default, as the same question should get the same judgement.
     """
 
     engine: Engine

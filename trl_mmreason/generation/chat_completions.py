@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 30.0
 _SHOWN = 500  # characters of a server's own words in a reason
-_RETRIED = (408, 409, 429)  # as a 5xx is, by the client of OpenAI
+_RETRIED = (408, 409, 429)  # statuses that OpenAI's client also retries, besides 5xx
 _NO_API = (
     "What answers there is no OpenAI-compatible server; correct the address, its port included. It usually ends in /v1."
 )
@@ -37,7 +37,7 @@ class RequestFailed(Exception):
     """One request failed; the text is the reason.
 
     Attributes:
-        status: of HTTP.
+        status: HTTP status.
         of_server: see `Failure`.
     """
 
@@ -48,7 +48,7 @@ class RequestFailed(Exception):
 
 
 def public_address(name: str, url: str, example: str) -> SplitResult:
-    """Parse a server's address, and leave out user, password and query, which nobody should be shown.
+    """Parse a server's address; leave out user, password and query, which must not be shown.
 
     Raises:
         ValueError: it is not one of http; begins with `name`, and ends with `example`.
@@ -119,7 +119,7 @@ async def keep_final(response: Any) -> None:
 def _message(error: openai.APIStatusError) -> str:
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
-    if isinstance(body, str) and body.startswith("<"):  # a page of HTML
+    if isinstance(body, str) and body.startswith("<"):  # an HTML page
         message = error.response.reason_phrase
     return str(message or body or error.response.reason_phrase)
 

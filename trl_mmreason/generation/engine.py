@@ -96,7 +96,7 @@ class Sample:
     @property
     def tokens(self) -> int | None:
         """Number of tokens, including a sampled end of turn; `None` if the engine does not report it."""
-        per_token = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
+        per_token = self.logprobs if self.token_ids is None else self.token_ids  # both have one entry per token
         return self.counted_tokens if per_token is None else len(per_token)
 
 

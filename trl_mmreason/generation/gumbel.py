@@ -99,10 +99,10 @@ class GumbelMaxSampler(LogitsProcessor):
 
     Args:
         sampling_params: temperature 0 adds no noise.
-        seeds: one a row.
+        seeds: one per row.
         ending: knows which rows continue; only these get noise.
         suppressed: tokens that are never drawn.
-        device: of the model; the noise is made there.
+        device: device of the model; the noise is made there.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ Body = TypeVar("Body", bound=BaseModel)
 MAX_BODY_BYTES = 64 << 20
 KEEP_ALIVE_SECONDS = 75  # a connection closed just as its client sends costs a retry
 _LOOK_SECONDS = 1.0  # how often to look whether a client is still there
-_MOST_PROBLEMS = 100  # of a body to list: a body of a million unknown fields would take seconds and gigabytes
+_MOST_PROBLEMS = 100  # listed per body: a million unknown fields would take seconds and gigabytes
 
 
 def _begin_prompt(value: Any, info: ValidationInfo[dict[str, Any]]) -> Any:
@@ -55,10 +55,10 @@ class ApiError(Exception):
     """An error reply to a client.
 
     Args:
-        message: what came, what was expected, the fix.
+        message: the value that was sent, what was expected, and the fix.
         status: HTTP status.
         param: the field at fault.
-        code: as OpenAI names some errors.
+        code: error code, as OpenAI names some errors.
         headers: HTTP headers.
     """
 
@@ -82,7 +82,7 @@ def make_app(title: str, paths: str, lifespan: Lifespan[FastAPI]) -> FastAPI:
     """Make an application that replies to every error with the body of an `ApiError`, and to `GET /health`.
 
     Args:
-        title: of the application.
+        title: title of the application.
         paths: what it serves, for those who ask for something else.
         lifespan: runs around its requests.
     """

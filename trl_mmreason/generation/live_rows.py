@@ -87,7 +87,7 @@ def decode_live_rows(
     down to some rows.
 
     Args:
-        model, logits_processor, stopping_criteria, generation_config, **model_kwargs: as `generate` has them ready.
+        model, logits_processor, stopping_criteria, generation_config, **model_kwargs: as prepared by `generate`.
         input_ids: (B, L), padded on the left; (P, L) with `prompt_of`.
         on_ended: told the places and new ids of rows that have ended, while others continue.
         prompt_of: (B,) which of the P prompts each row continues, if `can_share_prompts` says so; by default each row
@@ -105,7 +105,7 @@ def decode_live_rows(
         input_ids = input_ids[prompt_of]
         for processor in logits_processor:
             _repeat_padding(processor, prompt_of)
-    rows = torch.arange(len(input_ids), device=input_ids.device)  # those that the model computes
+    rows = torch.arange(len(input_ids), device=input_ids.device)  # rows that the model computes
     continues = torch.ones_like(rows, dtype=torch.bool)
     begin, running = input_ids.shape[1], len(input_ids)
     while True:
@@ -194,7 +194,7 @@ def can_share_prompts(model: Any, fields: Iterable[str], settings: GenerationCon
     Args:
         model: with or without an adapter.
         fields: names of its inputs besides the ids.
-        settings: of the generation.
+        settings: settings of the generation.
     """
     if settings.use_cache is False or settings.cache_implementation not in (None, "dynamic"):
         return False
@@ -247,7 +247,7 @@ def _last(outputs: Any, input_ids: Tensor) -> Tensor:
 
 
 def _select_rows(model_kwargs: dict[str, Any], rows: Tensor) -> None:
-    """Let the model's state be that of these rows, some of which may be there several times."""
+    """Reduce the model's state to these rows, which may be repeated."""
     _cache_of(model_kwargs).batch_select_indices(rows)
     for name in _BY_TOKEN:
         if model_kwargs.get(name) is not None:

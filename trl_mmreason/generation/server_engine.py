@@ -21,7 +21,7 @@ __all__ = ["ServerEngine", "ServerError"]
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-_REFUSED_FIELDS = "Unexpected fields in the request"  # as `transformers serve` says
+_REFUSED_FIELDS = "Unexpected fields in the request"  # the message of `transformers serve`
 
 
 class ServerEngine:
@@ -56,7 +56,7 @@ class ServerEngine:
     Args:
         model: the model's name at the server.
         base_url: address of the API, as `http://127.0.0.1:8000/v1`; or several of servers of the same model.
-        api_key: by default the environment's OPENAI_API_KEY, or "EMPTY".
+        api_key: key of the servers; by default the environment's OPENAI_API_KEY, or "EMPTY".
         concurrency: calls in flight at each address, those waiting for a retry included.
         timeout_seconds: how long a call may go without any byte of an answer.
         max_retries: see above.
@@ -127,7 +127,7 @@ class ServerEngine:
         }
 
     def check(self) -> None:
-        """Refuse addresses of which none answers, before work that a run without a server would lose.
+        """Raise if no address answers, before work that a run without a server would lose.
 
         Raises:
             ServerError: names them.
@@ -169,8 +169,8 @@ class ServerEngine:
         async with aclosing(self._connect()) as servers:
             if self._finds_placeholders:
                 await servers.find_placeholders(self.model)
-            # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
             calls = _Calls(servers, sampling_params, self._api_key, self._warned_of)
+            # Bounds the requests that hold encoded pictures; taken before a call's slot, so that none waits forever.
             encoded = asyncio.Semaphore(servers.most_calls)
 
             async def answer(request: Request) -> list[Sample] | Failure:

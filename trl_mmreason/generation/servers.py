@@ -13,7 +13,7 @@ from .served_placeholders import ask_placeholders
 
 logger = logging.getLogger(__name__)
 
-_LOWEST_BIAS = -100  # of OpenAI's API
+_LOWEST_BIAS = -100  # the lowest bias of OpenAI's API
 _START = (
     "Start the server, or correct the address, which usually ends in /v1; HTTP_PROXY and NO_PROXY of the environment "
     "are followed."
@@ -26,7 +26,7 @@ class Server:
 
     Attributes:
         url: base URL of its API.
-        suppressed_ids: tokens that it is told not to write; `None` until it was asked.
+        suppressed_ids: tokens that the server is asked not to write; `None` until they are known.
         warning: why nothing is suppressed; "" once it was logged.
         is_down: nothing answered there, and it is left out.
     """

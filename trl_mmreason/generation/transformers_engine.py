@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 _WINDOW = 8  # batches; requests are encoded, and sorted by length, so many at a time, as their pixels fill memory
 
 
-_OWN_SETTINGS = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # of `SamplingParams`, any values
+_OWN_SETTINGS = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # `SamplingParams` decides them
 
 
 class _Encoded(NamedTuple):
@@ -105,7 +105,7 @@ class TransformersEngine:
         self.batch_size = batch_size
         self._names = {"model": path, "adapter": loading.get("adapter"), "revision": loading.get("revision")}
         self.chat_template_kwargs = chat_template_kwargs or {}
-        self._most_tokens = math.inf  # of a batch, prompts and room for answers; learnt when memory runs out
+        self._most_tokens = math.inf  # tokens per batch, prompts and room for answers; learnt when memory runs out
         self._has_answered = False
 
     @property
@@ -184,7 +184,7 @@ class TransformersEngine:
         ]
         waiting = deque(sorted(jobs, key=lambda job: -lengths[job.request]))
         while waiting:
-            tokens = lengths[waiting[0].request] + sampling_params.max_new_tokens  # of the longest row
+            tokens = lengths[waiting[0].request] + sampling_params.max_new_tokens  # tokens of the longest row
             size = max(1, int(min(self.batch_size, len(waiting), self._most_tokens / tokens)))
             batch = [waiting.popleft() for _ in range(size)]
             prompts: list[Any] = [encoded[job.request] for job in batch]

@@ -18,7 +18,7 @@ from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint, une
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
 _DETERMINING = ("dtype", "hf_overrides", "max_model_len", "mm_processor_kwargs", "quantization", "revision")
-_BLOCKS, _BLOCK_BYTES = 256, 4096  # of a weight file, for its fingerprint
+_BLOCKS, _BLOCK_BYTES = 256, 4096  # blocks of a weight file that its fingerprint reads
 _NEVER = -100.0  # the lowest bias that vLLM takes
 
 
@@ -76,7 +76,7 @@ class LoadedVLLM:
             return []
         try:
             return self.llm.generate(prompts, params, use_tqdm=False)
-        except (ValueError, TypeError) as error:  # of checks that come before any work
+        except (ValueError, TypeError) as error:  # raised by checks before any work
             if len(prompts) == 1:
                 return [Failure(f"vLLM refuses the prompt: {error}")]
         half = len(prompts) // 2

@@ -41,7 +41,7 @@ class VLLMProcess:
     Args:
         model: a path or Hub id. An adapter has to be merged into its base model first.
         chat_template_kwargs: handed to the chat template.
-        **llm_kwargs: as for `VLLMEngine`.
+        **llm_kwargs: arguments of `VLLMEngine`.
 
     Raises:
         ImportError: vLLM is not installed.

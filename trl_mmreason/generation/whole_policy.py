@@ -1,4 +1,4 @@
-"""A trainer's policy whole in each process, so that each can sample from it by itself."""
+"""Copy a trainer's sharded policy whole into each process, so that each can sample alone."""
 
 from __future__ import annotations
 

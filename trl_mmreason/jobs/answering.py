@@ -59,7 +59,7 @@ class Answers:
 
     Attributes:
         rows: the questions, without their pictures.
-        n: samples a question.
+        n: samples per question.
         turns: answers that a whole sample has.
         store, stage, verdicts: where the answers are, and the verdicts on them.
         scores: where the scores by `scorer` are, if there is one.
@@ -122,13 +122,13 @@ def answer_questions(
     same store, and every process gets the whole result.
 
     Args:
-        rows: with id, prompt, answer, and optionally images (or image), choices, hint and `tolerance`.
+        rows: questions with id, prompt, answer, and optionally images (or image), choices, hint and `tolerance`.
         engine: the policy.
         store: keeps every answer, verdict and score.
         protocol: how it is asked, what of its replies is graded, and what scores them.
         stage: stage of the store.
-        n: samples a question.
-        sampling_params: by default as `SamplingParams()` says.
+        n: samples per question.
+        sampling_params: sampling parameters, by default `SamplingParams()`.
         grader: `Grader()` by default. With another one than before only the grading is done again.
         system_prompt: put before every question; the rows stay as they are.
         seed: other seeds give other samples.
@@ -216,7 +216,7 @@ def answer_in_memory(
     `engine.processes`, if there is one, says how many of them answer with one engine: these take one share.
 
     Args:
-        rows: as for `answer_questions`, under the ids of `distinct_ids`.
+        rows: questions as for `answer_questions`, under the ids of `distinct_ids`.
         batch_size: samples asked for at once.
 
     Other arguments as for `answer_questions`.

@@ -85,7 +85,7 @@ class ReplyCollector:
             settings: what else determines the replies, as JSON: the prompt.
 
         Returns:
-            Unit id → what came of it, for these units and those of earlier runs.
+            Unit id → its payload or `Failure`, for these units and those of earlier runs.
 
         Raises:
             SettingsChanged: the store holds replies that were drawn in another way.

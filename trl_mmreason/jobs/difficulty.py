@@ -60,7 +60,7 @@ def difficulty_filter(
         engine: what answers.
         store: keeps every answer and every verdict.
         low, high: shares between 0 and 1, both included.
-        n: answers a question.
+        n: answers per question.
         protocol: how the engine is asked, `Direct()` by default; the last of several answers counts.
         **asking: arguments of `answer_questions`, such as `sampling_params`, `grader` and `batch_size`.
 

@@ -17,7 +17,7 @@ from .store import EXPORTED_COLUMNS, Record, Store
 
 logger = logging.getLogger(__name__)
 
-RECORDS_A_BATCH = 1000  # that are in memory at once, to find out their columns' types
+RECORDS_A_BATCH = 1000  # records in memory at once, to find out the types of columns
 IDS_A_BATCH = 10_000
 ROWS_A_BATCH = 64  # in memory at once when read or copied; a row may hold megabytes of pictures
 
@@ -34,7 +34,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
     Args:
         store: to read from; a run may continue meanwhile.
         stage: stage of the store.
-        rows: with unique ids; their columns are joined to each of their samples.
+        rows: rows with unique ids; their columns are joined to each of their samples.
 
     Raises:
         ValueError: a key holds values of types that no column can hold together, or is also a column of `rows`.
@@ -56,7 +56,7 @@ def join_source_columns(results: Dataset, rows: Dataset, positions: Sequence[int
     Args:
         results: one row a position.
         rows: what they were made of.
-        positions: in `rows`, in any order and with repetitions.
+        positions: positions in `rows`, in any order and with repetitions.
         columns: the columns of the result. What `results` lacks is copied from `rows`; what neither has is left out.
     """
     copied = rows.with_format(None).select_columns(
@@ -79,7 +79,7 @@ def no_rows(features: Mapping[str, Any]) -> Dataset:
 def _survey(store: Store, stage: str) -> tuple[Features, array[int], str]:
     """Return the common features of all payloads, the hash of each finished unit, and a fingerprint of the contents."""
     schema = pa.schema([])
-    hashes = array("q")  # 8 bytes a unit: there may be many millions
+    hashes = array("q")  # 8 bytes per unit: there may be many millions
     digest = hashlib.sha256()
     for batch in _batches(store.records(stage)):
         columns: dict[str, list[Any]] = {}
@@ -123,7 +123,7 @@ def _samples(store: Store, stage: str, features: Features, surveyed: array[int],
 
     if not surveyed:
         return no_rows(features)
-    # The fingerprint is that of the contents: the same ones are not written twice, others are never taken for them.
+    # The fingerprint is of the contents: equal contents are written once, different ones never share a file.
     return Dataset.from_generator(examples, features=features, fingerprint=fingerprint)
 
 
@@ -161,7 +161,7 @@ def _joined(stage: str, samples: Dataset, rows: Dataset) -> Dataset:
     if not matched:
         return no_rows({**samples.features, **rows.features}).select_columns(order)
     repeated = rows.select([row_positions[number] for number in matched])
-    # Writes a file even if `rows` is in memory: with many samples a row its pictures might not fit there again.
+    # Writes a file even if `rows` is in memory: with many samples per row its pictures might not fit there again.
     copied = repeated.map(
         batched=True,
         batch_size=ROWS_A_BATCH,

@@ -65,7 +65,7 @@ def merge_stores(inputs: Sequence[str | os.PathLike[str]], output: str | os.Path
     paths, target = [Path(path) for path in inputs], Path(output)
     _check_paths(paths, target)
     with ExitStack() as opened, atomic_path(target) as unfinished:
-        _remove(unfinished)  # of a merge that was killed
+        _remove(unfinished)  # left by a killed merge
         opened.callback(_remove, unfinished)
         stores = [opened.enter_context(Store(path)) for path in paths]
         with Store(unfinished) as merged:

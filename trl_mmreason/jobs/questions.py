@@ -35,10 +35,10 @@ def remember_questions(
 
     Args:
         store: where results go.
-        stage: theirs; the questions are in one beside it.
+        stage: stage of the results; the questions are in a stage beside it.
         rows: a data set, or something with its `select_columns`; with a unique string `id`, and of `prompt`, `answer`
             and `choices` what there is.
-        question_of: what of a prompt is asked; all of it by default.
+        question_of: the part of a prompt that is the question; all of it by default.
         pictured: these rows with their pictures, if `rows` has none.
 
     Raises:

@@ -41,9 +41,9 @@ class Summary(NamedTuple):
 
     Attributes:
         total: units.
-        done: by this run.
-        skipped: that were done before.
-        failed: in this run, or before and left alone.
+        done: units finished by this run.
+        skipped: units finished before.
+        failed: units that failed in this run, or before and were not repeated.
         truncated: units of `done` that reached their length limit.
     """
 
@@ -134,7 +134,7 @@ def run(
 
 
 class _Task(NamedTuple):
-    position: int  # of the row
+    position: int  # position of the row
     unit: Unit
     failures: int = 0
 

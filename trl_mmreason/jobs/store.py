@@ -19,7 +19,7 @@ from .database import Database, StoreError
 __all__ = ["Record", "SettingsChanged", "Store", "StoreError", "Unit"]
 
 STORE_FORMAT = 1
-EXPORTED_COLUMNS = ("id", "index")  # that every exported record has, whatever its payload
+EXPORTED_COLUMNS = ("id", "index")  # columns of every exported record, whatever its payload
 RECORDS_A_PAGE = 256
 UNITS_A_QUERY = 400  # old releases of SQLite take 999 values
 SHOWN_CHARACTERS = 60
@@ -220,8 +220,7 @@ class Store:
             last = page[-1][:2]
 
     def find(self, stage: str, units: Iterable[tuple[str, int]]) -> Iterator[Record]:
-        """The records of these units, in their order and without those that there are none of; each is read by itself,
-        when it is its turn."""
+        """Yield the existing records of these units, in their order; each is read when it is reached."""
         for unit in units:
             rows = self._database.read(_FIND, stage, *unit)
             if not rows:

@@ -93,7 +93,7 @@ def _evaluate(
     `saved` is as for `whole_policy`, and `asking` for `evaluate_into`; the trainer's settings are added to `training`.
     """
     args = trainer.args
-    assert args.max_completion_length is not None  # the trainers see to it
+    assert args.max_completion_length is not None  # the trainers always set it
     asking |= {"sampling_params": SamplingParams(args.max_completion_length, temperature=0.0)}
     asking |= {"command": command_line(), "description": f"evaluating {stage}"}
     policy = {"policy": trainer.model.config._name_or_path}

@@ -22,8 +22,8 @@ def load_script(method: str, name: str) -> ModuleType:
     """Execute the method's example script as the module `name`; as "__main__" it trains."""
     spec = spec_from_file_location(name, ROOT / f"examples/{method}.py")
     assert spec is not None
-    assert spec.loader is not None  # it is a Python file
-    sys.modules[name] = module = module_from_spec(spec)  # where dataclasses look their module up
+    assert spec.loader is not None  # the file is a Python file
+    sys.modules[name] = module = module_from_spec(spec)  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 
@@ -42,7 +42,7 @@ def config_file(name: str) -> Path:
     for path in (Path(name).expanduser(), ROOT / "configs" / name):
         if path.is_file():
             return path
-    folder = name.removesuffix(Path(name).name)  # with its slash
+    folder = name.removesuffix(Path(name).name)  # the folder with its slash
     places = (Path(folder).expanduser(), ROOT / "configs" / folder)
     near = suggestion(Path(name).name, {file.name for place in places for file in place.glob("*.y*ml")}, folder)
     shipped = ", ".join(configs(name.partition("/")[0])) or f"those in {ROOT / 'configs'}"

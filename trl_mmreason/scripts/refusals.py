@@ -29,7 +29,7 @@ def refusal(error: BaseException) -> str | None:
     libraries or this package raised on purpose, by a `raise` statement, before the first pass through a model.
 
     Args:
-        error: with its traceback.
+        error: exception with its traceback.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     functions = {frame.f_code.co_name for frame, _ in frames}
@@ -53,7 +53,7 @@ def refusal(error: BaseException) -> str | None:
 
 def hub_errors() -> tuple[type[Exception], ...]:
     """Errors of a Hub that refuses, or is out of reach."""
-    from huggingface_hub import get_session  # here: it takes time to import
+    from huggingface_hub import get_session  # imported late: it takes time
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
     http: Any = importlib.import_module(type(get_session()).__module__.partition(".")[0])  # httpx, or httpx2

@@ -110,7 +110,7 @@ class ScriptParser(TrlParser):
                     refuse_impossible(type(part).__name__, vars(part))
                     resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
             return tuple(parsed)
-        except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
+        except ImportError as error:  # raised by transformers, which reads DeepSpeed's file at once
             if "deepspeed" not in str(error):
                 raise
             # It keeps that file's half-made configuration, which every model that is loaded afterwards would ask:

@@ -194,10 +194,10 @@ def setting_faults(
     """Yield name and fault of every setting that is unknown or has another type.
 
     Args:
-        settings: as YAML reads them.
+        settings: settings as YAML reads them.
         kind: what is known: the fields of a dataclass, a mapping of names to types, or names alone.
     """
-    from ..training.config_values import wrong_type  # here: it imports transformers
+    from ..training.config_values import wrong_type  # imported late: it imports transformers
 
     has = "there is"
     if isinstance(kind, type):

@@ -90,7 +90,7 @@ def exit_on_missing() -> Iterator[None]:
             raise
         raise SystemExit(f"{script}: {line}") from error
     except KeyboardInterrupt:
-        raise SystemExit(130) from None  # as a shell says of what was interrupted; checkpoints are kept
+        raise SystemExit(130) from None  # a shell's status of an interrupted command; checkpoints are kept
 
 
 def run(main: Callable[..., None]) -> None:
@@ -160,7 +160,7 @@ def policy_path(
             "Train it on miniature/<category>, or name another policy."
         )
     category = arguments.dataset_name.removeprefix(MINIATURE)
-    # The name holds all that decides the result, so that no other policy's cold start is taken for this one.
+    # The name holds all that decides the result, so that another policy's cold start has another name.
     details = f"{family}-{size}-{category}-{arguments.cold_start_accuracy}-seed{training_args.seed}-{lessons.name}"
     folder = Path(training_args.output_dir) / "cold_start" / details
     if not folder.exists():
@@ -312,7 +312,7 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer) -> None:
     with saves_before_it_ends(trainer):
         trainer.train(resume_from_checkpoint=resume)
         with explained_writing(folder):
-            trainer.save_model(args.output_dir, _internal_call=True)  # which leaves the push to `publish`
+            trainer.save_model(args.output_dir, _internal_call=True)  # leaves the push to `publish`
             trainer.save_state()  # the last: it says that the run is finished, and `mmreason report` reads it
         trainer.accelerator.wait_for_everyone()  # then any process may read what the first one wrote
 
@@ -416,6 +416,6 @@ def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) 
     with saves_before_it_ends(trainer):
         trainer.train(resume_from_checkpoint="auto")
         save_whole(trainer, folder)
-        trainer.args.output_dir = str(folder)  # where the card is written, and what its example loads
+        trainer.args.output_dir = str(folder)  # the card is written there, and its example loads the folder
         trainer.create_model_card(model_name=output.name, dataset_name=dataset_name)
         trainer.args.output_dir = str(output)

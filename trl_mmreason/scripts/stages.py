@@ -105,7 +105,7 @@ class Pipeline:
         Args:
             policies: name → path or Hub id. A `Path` that is not there belongs to a stage that was not done: left out.
             protocol: how they are asked.
-            folder: in `output_dir`; the evaluation of each is the folder of its name there.
+            folder: folder in `output_dir`, in which each evaluation has a folder of its name.
             rows: `eval_rows` by default.
             **asking: arguments of `evaluate_into`.
         """
@@ -215,7 +215,7 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
 
     Args:
         folder: folder of the run.
-        stage: its name.
+        stage: name of the stage.
         settings: what its result depends on, as JSON.
         finished: what it writes last.
         work: does it.

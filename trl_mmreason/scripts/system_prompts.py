@@ -9,7 +9,7 @@ from pathlib import Path
 from ..data.suggestions import suggestion
 from ..evaluation.methods import declared
 
-_SWITCHES = ("/think", "/no_think")  # of Qwen3's thinking, in a system prompt
+_SWITCHES = ("/think", "/no_think")  # switches of Qwen3's thinking in a system prompt
 _SUFFIXES = (".txt", ".text", ".md", ".rst", ".prompt", ".jinja", ".jinja2", ".j2", ".json", ".yaml", ".yml")
 _ANCHORS = ("/", "./", "../", "~/")
 # One word with one of the suffixes, or of ASCII letters and with a slash: some languages write without spaces.

@@ -80,7 +80,7 @@ class SelfEvolutionRewards:
             works elsewhere.
 
     Attributes:
-        groups: those that this process has responses of, as they were paid last.
+        groups: groups that this process has responses of, as of the last rewards.
         equal: whether two answers say the same, by the grader and as remembered for these groups.
     """
 
@@ -127,7 +127,7 @@ class SelfEvolutionRewards:
 
         Args:
             rows: place among those of all processes → row.
-            texts: as they were decoded.
+            texts: the decoded responses.
             step: training step.
         """
         if self.args.judge:
@@ -190,7 +190,7 @@ class SelfEvolutionRewards:
             group.first + k: reward for group in self.groups for k, reward in enumerate(self._compute_rewards(group))
         }
         self._rewards = [rewards[first + k] for k in range(len(texts))]
-        self._seen = completion_ids  # kept, so that no later list can be taken for this
+        self._seen = completion_ids  # kept, so that no later list has the same identity
         if log_metric:
             self._log(log_metric, scores, seconds, first, len(texts))
         if log_extra:

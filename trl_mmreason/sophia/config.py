@@ -36,8 +36,8 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
     for its single round: `num_train_epochs` is 1.
 
     Attributes:
-        importance_sampling: weights π/μ of Eq. 7: "none" leaves them out (Lemma A.3), "sequence" has one a completion,
-            "token" one a token. The last two need `behavior_logps` in the rows.
+        importance_sampling: weights π/μ of Eq. 7: "none" leaves them out (Lemma A.3), "sequence" has one per
+            completion, "token" one per token. The last two need `behavior_logps` in the rows.
         importance_clip_low, importance_clip_high: bounds that importance weights are truncated to; ours.
         sequence_reduction: "sum" over the tokens of a completion and the mean over completions, as in Eq. 7; "mean"
             over all tokens of the batch, as in supervised training, where too `eval_loss` is a mean over batches and

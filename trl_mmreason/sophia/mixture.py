@@ -24,11 +24,11 @@ from .prompts import CAPTION_PROMPT, prompt_for
 from .rewarded_rows import finite_reward
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")
-_DIGITS = 10**6  # of a share
+_DIGITS = 10**6  # resolution of a share
 
 _FEATURES = {
     "prompt": MESSAGES,
-    "images": List(Image(mode="RGB")),  # as load_rows has them
+    "images": List(Image(mode="RGB")),  # the type that load_rows gives images
     "completion": Value("string"),
     "reward": Value("float64"),
 }
@@ -83,7 +83,7 @@ def mix_in(
     Args:
         rows: the trajectories, as `mix` takes a part.
         parts: name → `dataset`, a Hub id or file of completions, and its `share` of the result's rows.
-        thinking_prompt, seed: as in `mix`.
+        thinking_prompt, seed: arguments of `mix`.
 
     Raises:
         ValueError: a part is called "trajectories", or `mix` refuses shares or rows.
@@ -113,7 +113,7 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
     Args:
         rows: as `make_off_policy_data` makes them; with `unselected` rows all captions are among them.
         how: one of `CAPTIONS_AS_DATA`.
-        caption_prompt: that the captions were sampled with; Fig. A2 by default.
+        caption_prompt: prompt that the captions were sampled with; Fig. A2 by default.
 
     Raises:
         ValueError: `how` is unknown, columns are missing, or there are log-probabilities, which captions do not have.

@@ -166,7 +166,7 @@ def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) ->
     """
     values = {f"example_{name}": text for name, text in example._asdict().items()}
     values |= {"question": question, "caption": caption}
-    # In one pass, so that what is filled in is never taken for a place to fill; \boxed{} is none.
+    # One pass, so that inserted text is never read as a placeholder; \boxed{} is no placeholder.
     return re.sub(r"\{(\w+)\}", lambda place: values[place[1]], REASONING_PROMPT)
 
 

@@ -20,7 +20,7 @@ class FromCaption:
 
     Attributes:
         store: holds the captions.
-        stage: theirs.
+        stage: stage of the captions in the store.
         reason: question, caption → what the reasoner is asked.
     """
 

@@ -68,7 +68,7 @@ def drawn_trajectories(
         ValueError: no trajectory earned anything.
     """
     from ..compat.chat_template import token_counter
-    from ..miniature.reasoner import RuleReasoner, ask_miniature  # here: a report does without transformers
+    from ..miniature.reasoner import RuleReasoner, ask_miniature  # imported late: reports do not need transformers
 
     bounds = {"caption_sampling_params": SamplingParams(caption_tokens), "sampling_params": SamplingParams(tokens)}
     drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})
@@ -179,7 +179,7 @@ class SophiaArguments(StagedArguments):
         return JudgeGrader(Chat(ServerEngine(model, server, openai_only=True) if server else load(model)))
 
     def __post_init__(self) -> None:
-        from .mixture import CAPTIONS_AS_DATA  # here: it imports TRL
+        from .mixture import CAPTIONS_AS_DATA  # imported late: it imports TRL
 
         super().__post_init__()
         self.mixed_in = optional_section("mixed_in", self.mixed_in, "names with `dataset` and `share`")

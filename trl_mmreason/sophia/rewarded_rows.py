@@ -58,7 +58,7 @@ def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> A
     """Check that `behavior_logps` suffice for importance weights of this level, and return the rows.
 
     Raises:
-        ValueError: they are missing, no log-probabilities, or, for the level "token", not one a token.
+        ValueError: they are missing, no log-probabilities, or, for the level "token", not one per token.
     """
     fix = "Drop the row, or set importance_sampling to 'none'."
 

@@ -1,7 +1,7 @@
 """SOPHIA's semi-off-policy sampling (arXiv:2507.16814, section 4.1 and Algorithm 1).
 
 policy     picture alone            → K captions      (it never sees the question)
-reasoner   question and caption     → N trajectories a caption (it never sees the picture)
+reasoner   question and caption     → N trajectories per caption (it never sees the picture)
 R(y)       the final answer is right, R(c) the share of right trajectories from a caption
 rows       question and picture     → the shortest right trajectory from a good caption
 
@@ -61,7 +61,7 @@ class OffPolicyData(NamedTuple):
         dropped: why other questions have no rewarded trajectory: reason → number of questions.
         questions: how many have one.
         captions: how many there are.
-        trajectories: likewise.
+        trajectories: the same counts of trajectories.
         right: how many of these are right.
     """
 
@@ -94,7 +94,7 @@ class OffPolicySampling:
         caption_sampling_params: of the captions. One that is cut by the length limit is used as it is, and counted.
         sampling_params: sampling parameters of the trajectories. With `logprobs` the rows have `behavior_logps`.
         threshold: α; R(c) has to be above it.
-        keep: trajectories a question, the shortest first (Keep-n of Table A4).
+        keep: trajectories per question, the shortest first (Keep-n of Table A4).
         rule: "sophia", or one of its ablations "random", "without_caption_reward" and "without_shortest".
         unselected: make rows with reward 0 of all other trajectories that were not cut.
         thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
@@ -293,7 +293,7 @@ def _sample_trajectories(
         captions: the numbers of each question's captions.
         stages: the stage of each question.
         reasoners: stage → who answers its questions.
-        store, sampling: as for `make_off_policy_data`.
+        store, sampling: arguments of `make_off_policy_data`.
         **asking: arguments of `answer_questions`.
     """
     protocol = FromCaption(store, CAPTIONS, sampling.reason)

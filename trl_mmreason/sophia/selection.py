@@ -54,7 +54,7 @@ class Sampled(NamedTuple):
     """Counts of captions or trajectories.
 
     Attributes:
-        total: of them all.
+        total: number of all trajectories.
         truncated: cut by the length limit.
         failed: could not be sampled.
     """
@@ -221,7 +221,7 @@ def make_rows(
 
     Args:
         rows: the questions.
-        prompts: theirs, as messages with string contents.
+        prompts: prompts of the questions, as messages with string contents.
         outcomes: outcomes of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
         find: the payload at (question, k, n).
@@ -251,7 +251,7 @@ def make_rows(
                 **({"behavior_logps": payload["logprobs"]} if logprobs else {}),
             }
 
-    # Of the contents: the same rows are not written twice, others are never taken for them.
+    # Fingerprint of the contents: equal rows are written once, different ones never share a file.
     digest = hashlib.sha256()
     for example in examples():
         digest.update(repr(example).encode())

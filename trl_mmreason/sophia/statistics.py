@@ -22,7 +22,7 @@ SUMS = (
     "weight",
     "weight_squared",
     "truncated",
-    "largest_weight",  # the one that is no sum
+    "largest_weight",  # the only entry that is no sum
 )
 
 
@@ -31,7 +31,8 @@ def batch_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: Impor
     """Compute the sums of a micro-batch, in the order of `SUMS`.
 
     Args:
-        outputs: of TRL's fused head: `log_probs`, `entropy`, `is_top1`, `label_mask`, each (B, T), 0 where masked out.
+        outputs: results of TRL's fused head: `log_probs`, `entropy`, `is_top1`, `label_mask`, each (B, T), 0 where
+            masked out.
         rewards: (B,).
         divergence: (B, T), 0 where masked out.
         weights: (B, 1) or (B, T); `None` without importance sampling.

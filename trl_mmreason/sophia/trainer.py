@@ -138,7 +138,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             divergence = k3_divergence(logps, self._reference_logps(model, inputs)) * mask
             loss = loss + args.beta * divergence.sum() / normalizer
         if num_items_in_batch is not None and args.average_tokens_across_devices:
-            loss = loss * self.accelerator.num_processes  # the items of all were counted, and gradients are averaged
+            loss = loss * self.accelerator.num_processes  # items count over processes, gradients are averaged
         weights = None
         if behavior is not None:
             weights = importance_weights(logps, behavior, mask, args.importance_sampling, args.importance_clip)
@@ -147,7 +147,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        self._since_log[False].clear()  # of a prediction, which logs nothing
+        self._since_log[False].clear()  # drops the values of a prediction, which logs nothing
         return super().evaluation_loop(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

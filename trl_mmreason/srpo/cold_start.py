@@ -125,7 +125,7 @@ def make_reflections(
     Args:
         rows: rows with id, prompt, answer, and optionally images and choices. Of several answers the first is taught.
         policy: writes the first solutions.
-        teacher: writes the reflections, and is told the true answer.
+        teacher: engine that writes the reflections; it gets the true answer.
         store: keeps every reply.
         making: `ReflectionMaking()` by default.
         scorer: rates the reasoning from 1 to 10, without the true answer; without one all count the same.

@@ -49,7 +49,7 @@ class Reflection:
         if writer is not None:
             try:
                 check_tags_survive(writer)
-            except ValueError as error:  # no other unit will do better
+            except ValueError as error:  # every other unit would fail, too
                 raise UnsuitableEngine(str(error)) from error
         opening = _opening(engine)
         return [

@@ -99,7 +99,7 @@ def drawn_reflections(
     Raises:
         ValueError: there is nothing to reflect on.
     """
-    from .cold_start import ReflectionMaking, make_reflections  # here: a report does without it
+    from .cold_start import ReflectionMaking, make_reflections  # imported late: reports do not need it
 
     # a miniature is asked as it was taught; long prompts are noise to it
     asked: dict[str, Any] = {"cot_prompt": None, "system_prompt": None, "second_thought": True, "seed": seed}

@@ -23,7 +23,7 @@ class ReflectionScores(NamedTuple):
     """A response with its verdicts and lengths.
 
     Attributes:
-        response: its parts.
+        response: the parsed response.
         first_correct, second_correct: the verdicts; a missing answer is not right; `None`: the gold is unusable.
         tokens: L, of the whole response as it was sampled, its end-of-turn token included.
         first_tokens: L1, up to and including the first answer's closing tag; 0 without one.
@@ -151,7 +151,7 @@ class ReflectionRewards:
         """Parse and grade a batch, once for all functions, and log the metrics."""
         if self._seen is None or completion_ids is not self._seen[0] or answer is not self._seen[1]:
             self._scores, verdicts = self._score(completion_ids, answer, prompts, choices, id)
-            self._seen = completion_ids, answer  # kept, so that no later lists can be taken for these
+            self._seen = completion_ids, answer  # kept, so that no later lists have the same identity
             if log_metric:
                 log_verdicts(verdicts, log_metric)
                 for score in self._scores:
@@ -200,7 +200,7 @@ def read_scores(
     Args:
         ids: the sampled ids.
         text: `opening`, which the chat template wrote, and what `ids` decode to.
-        response: what `text` was read as.
+        response: `text`, parsed.
     """
 
     def tokens(position: int) -> int:
@@ -250,7 +250,7 @@ def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position:
 
     Args:
         ids: the sampled ids, which decode to `text` without special tokens.
-        position: in characters.
+        position: position in characters.
     """
     low, high = 0, len(ids)
     while low < high:

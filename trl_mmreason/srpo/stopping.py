@@ -65,7 +65,7 @@ def learnt(
         args: sampling settings (`SAMPLING`) and system prompt.
         second_think: the format has a second `<think>`; off where the cold start's rows have none.
     """
-    assert args.max_completion_length is not None  # SRPOConfig sees to it
+    assert args.max_completion_length is not None  # SRPOConfig always sets it
     protocol, size, template = Reflection(), args.per_device_eval_batch_size, args.chat_template_kwargs
     samples = evaluate(
         dataset,

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     )
     options.add_own_sampling(command, "judge", "the judge's reply", max_new_tokens=4096)
     options.add_system_prompt(command, "null for none. The judge does not see it")
-    command.set_defaults(run=_annotate, top_p=0.95)  # the paper's
+    command.set_defaults(run=_annotate, top_p=0.95)  # the paper's value
 
 
 def _annotate(arguments: argparse.Namespace) -> None:

@@ -117,7 +117,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     settings = _settings(arguments)
     system_prompt = options.system_prompt("evaluate", arguments.system_prompt)
-    with options.exit_on("evaluate", ValueError):  # of rows, their ids and splits
+    with options.exit_on("evaluate", ValueError):  # problems of rows, their ids and splits
         loaded = [_load(arguments, benchmark) for benchmark in arguments.benchmarks]  # all, before anything takes time
     _refuse_repeated([questions.name for questions in loaded])
     for questions in loaded:
@@ -242,7 +242,7 @@ def _load(arguments: argparse.Namespace, benchmark: str) -> _Questions:
     if known is None and not source and (Path(benchmark).exists() or Path(benchmark).suffix in SUFFIXES):
         stem = "-".join(re.findall(r"[\w-]+", Path(benchmark).resolve().stem)).lstrip("-") or "name"
         raise DataError(f"{benchmark!r} has no name, expected NAME=FILE; write {stem}={benchmark}")
-    if not re.fullmatch(r"\w[\w/.-]*", name) or ".." in name:  # a folder is called so
+    if not re.fullmatch(r"\w[\w/.-]*", name) or ".." in name:  # the name becomes a folder
         raise DataError(f"{name!r} cannot be the name of a benchmark; use letters, digits, - and _")
     if known is None and not source:
         near = suggestion(name, BENCHMARKS)

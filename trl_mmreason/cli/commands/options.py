@@ -18,7 +18,7 @@ def add_arguments(command: argparse.ArgumentParser, *, policy: bool = True, shar
 
     Args:
         policy: whether it samples one; otherwise it declares whom it asks itself.
-        shared: as for `add_sampling`.
+        shared: argument of `add_sampling`.
     """
     command.add_argument("dataset", metavar="DATASET", help="Hub id, local file or folder of questions")
     command.add_argument("output", metavar="OUTPUT", help="parquet file for the rows, pictures included")
@@ -116,7 +116,7 @@ def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *
 
     Args:
         option: prefix of both options, such as "judge".
-        what: what is sampled, for the help.
+        what: name of the samples, for the help.
         max_new_tokens: default of the token limit.
     """
     limit, temperature = f"token limit of {what}", f"sampling temperature of {what}"
@@ -232,7 +232,8 @@ def check_servers(name: str, arguments: argparse.Namespace, *stores: str | Path)
 
     Args:
         name: name of the command, for error messages.
-        arguments: with a server of the policy, of parties that `add_party` declared, or of a process reward model.
+        arguments: arguments that may name a server of the policy, of parties of `add_party`, or of a process reward
+            model.
         *stores: files with answers. Where all are there, nothing is asked: a finished run needs no server.
     """
     from ...generation.server_engine import ServerError

@@ -15,7 +15,7 @@ def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], fl
         try:
             value = float(text)
         except ValueError:
-            value = math.nan  # which lies in no range
+            value = math.nan  # NaN lies in no range
         if not holds(value):
             raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
         return value

@@ -47,5 +47,5 @@ def _serve(arguments: argparse.Namespace) -> None:
     with options.exit_on("serve-prm", OSError), socket.create_server((arguments.host, arguments.port)):
         pass  # a port in use ends the command before anything is loaded
     names = ("adapter", "dtype", "host", "port", "batch_size", "max_waiting")
-    with options.exit_on("serve-prm", OSError, ValueError):  # no such model, or no process reward model
+    with options.exit_on("serve-prm", OSError, ValueError):  # the model does not exist, or is no process reward model
         serve(arguments.model, **{name: getattr(arguments, name) for name in names})

@@ -13,7 +13,7 @@ from . import options, parsers
 
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
 _SELECTION = ("captions", "trajectories", "threshold", "keep", "rule", "unselected")
-_TOKENS = 32768  # the paper's
+_TOKENS = 32768  # the paper's limit
 
 
 def add(commands: Any) -> None:

@@ -46,7 +46,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         wrong = {where: list(check_values(settings, where)) for where, settings in stages.items()}
         if all(each.level == "ok" for each in findings):  # otherwise they are named above
             yield from of_all_stages(check_values, stages)
-        stages = {where: settings for where, settings in stages.items() if not wrong[where]}  # that can be estimated
+        stages = {where: settings for where, settings in stages.items() if not wrong[where]}  # the readable ones
         for where, settings in stages.items():
             if issubclass(parser.configs.get(where, object), GRPOConfig):
                 yield from check_questions(settings, where)

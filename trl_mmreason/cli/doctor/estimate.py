@@ -104,7 +104,7 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
     """Say what a stage takes by `estimate_memory`, with a colocated vLLM, and whether it fits the GPUs that are here.
 
     Args:
-        model, settings: as for `estimate_memory`.
+        model, settings: arguments of `estimate_memory`.
         where: name of the stage.
     """
     gpus = torch.cuda.device_count()

@@ -18,7 +18,7 @@ PACKAGES = (
     *("torch", "transformers", "trl", "accelerate", "peft", "datasets"),
     *("openai", "fastapi", "pydantic", "uvicorn", "bitsandbytes", "vllm", "deepspeed"),
 )
-_EXTRAS = ("server", "tracking")  # whose packages are checked where they are installed
+_EXTRAS = ("server", "tracking")  # extras whose packages are checked where they are installed
 
 
 @cache

@@ -44,7 +44,7 @@ def training_memory(
     Args:
         parameters: Ψ, of all models in memory.
         trained: Ψ_t, those that are trained.
-        activations: in bytes; they are never shared out.
+        activations: memory of activations in bytes, which processes do not share.
         weight_bytes, trained_bytes, optimizer_bytes: w, g and s, bytes a parameter.
         zero_stage: 0 (one GPU, DDP), 2 or 3 (also FSDP).
         processes: GPUs.

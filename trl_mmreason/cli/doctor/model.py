@@ -23,7 +23,7 @@ from ...training.prompt_length import prompt_length
 from .finding import Finding, one_line
 from .memory import build_without_weights
 
-_ROWS = 16  # of the data, whose prompts are measured
+_ROWS = 16  # number of rows whose prompts are measured
 
 
 def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:

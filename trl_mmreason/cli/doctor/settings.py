@@ -23,7 +23,7 @@ from ...training.model_card import MINIATURE
 from .estimate import WEIGHT_BYTES
 from .finding import Finding, one_line
 
-ONLY_STAGE = "training"  # of a configuration without sections
+ONLY_STAGE = "training"  # the only stage of a configuration without sections
 
 
 def read_settings(
@@ -88,7 +88,7 @@ def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] |
     """Check that a configuration's local data files and folders exist.
 
     Args:
-        settings: those outside sections.
+        settings: settings outside sections.
         read: wanted stage, or not → the settings that it reads, where a method has stages.
     """
     stages = settings.get("stages") or ",".join(read or ())
@@ -106,7 +106,7 @@ def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding
     """Check that a local data set has the questions of one rollout; fewer would make no update.
 
     Args:
-        settings: of a stage of reinforcement learning.
+        settings: settings of a stage of reinforcement learning.
         where: name of the stage.
     """
     name, wanted = str(settings.get("dataset_name")), settings.get("train_rows")

@@ -48,8 +48,8 @@ class Question(NamedTuple):
         images: the source's column → its picture, or a list of them, as they are stored; in order.
         answer: the gold answer: the letter where there are choices; a list of which any one is right.
         choices: letter → text.
-        category: for the table of categories.
-        hint: what a solver is told besides the question: background, or the form of the answer.
+        category: category of the row, for the table of categories.
+        hint: background, or the form of the answer, which a solver is told besides the question.
         group: the problem that several rows are variants, versions or steps of.
         tolerance: how far a number may be off.
         choices_shown: whether the prompt lists the choices; they may be in the picture already.
@@ -73,14 +73,14 @@ class Benchmark:
 
     Attributes:
         name: on the command line.
-        title: for people.
+        title: title for readers.
         hub: its data set on the Hub; "" where that cannot be read as rows.
         split: split of that data set; several joined by "+".
-        columns: those that must be there; of a tuple of names, one.
+        columns: required columns; of a tuple of names, one.
         read: one row of the source → the question.
         source: where the data are published.
         paper: its number on arXiv.
-        rows: how many there are; 0 where nobody says.
+        rows: number of rows; 0 where it is not published.
         id_column: names a row that cannot be used; "" where the rows have no names.
         configs: configurations of the Hub data set, to be concatenated.
         keep: which rows of the source belong to this benchmark; all by default.

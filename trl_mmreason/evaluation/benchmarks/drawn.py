@@ -43,7 +43,7 @@ BENCHMARKS = tuple(
         rows=ROWS,
         columns=("id", "prompt", "images", "answer", "category"),
         read=_miniature,
-        instruction="",  # its policies were trained without any
+        instruction="",  # the miniature's policies were trained without an instruction
         draw=partial(_draw, category=category),
     )
     for category in CATEGORIES

@@ -113,7 +113,7 @@ def _line_belongs(line: str, keep: Callable[[Mapping[str, Any]], bool]) -> bool:
     try:
         return keep(parse_line(line))
     except RefusedValue:
-        return True  # to be reported
+        return True  # the row's problem is reported later
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ _PLACES_SHOWN = {"1": "1.2, 1.3, 1.4", "2": "1.23, 1.34, 1.45"}
 # (github.com/DynaMath/DynaMath, evaluation/opensource_json_eval.py).
 _DYNAMATH_ERROR = 0.001
 _UNSTATED_ERROR = 1e-8  # OlympiadBench, for an answer among several that has no error of its own
-_MATH_SIGN = re.compile(r"(?<!\\)\$")  # an escaped one is money
+_MATH_SIGN = re.compile(r"(?<!\\)\$")  # an escaped dollar sign is money
 
 
 def _math_vista(row: Row) -> Question:
@@ -247,7 +247,7 @@ _DYNAMATH: dict[str, Any] = {
 _OLYMPIAD: dict[str, Any] = {
     **on_hub("Hothan/OlympiadBench"),
     "paper": "2402.14008",
-    "split": "train",  # the only one it has
+    "split": "train",  # the only split
     "read": _olympiad_bench,
 }
 _METRIC = ("metric geometry - angle", "metric geometry - area", "metric geometry - length")
@@ -269,7 +269,7 @@ def _geometry(
     """A benchmark's plane and solid geometry, as in SOPHIA's Table 3 (arXiv:2507.16814).
 
     Args:
-        name, title: of the whole benchmark.
+        name, title: name and title of the whole benchmark.
         column: column of the topics.
         plane: topics that are plane geometry, in lower case.
         rows: how many there are of each kind.

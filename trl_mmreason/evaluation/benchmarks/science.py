@@ -60,7 +60,7 @@ def _open_answer(row: Row) -> str | list[str]:
         return answer
     try:
         return [one for one in listed(row, "answer") if one] or answer
-    except UnusableCell:  # an interval, say
+    except UnusableCell:  # for example an interval
         return answer
 
 
@@ -91,7 +91,7 @@ def _m3cot(row: Row) -> Question:
     return Question(
         text(row, "id"),
         text(row, "question"),
-        picture(row, "image", "image_path") if row.get("image") or row.get("image_path") else {},  # a few have none
+        picture(row, "image", "image_path") if row.get("image") or row.get("image_path") else {},  # some have none
         letter(row, "answer", choices),
         choices,
         label(row, "domain"),
