@@ -21,7 +21,7 @@ from trl.generation import vllm_generation
 from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.training.grpo import GroupGRPOTrainer
-from trl_mmreason.training.two_turn_rollout import turn_after_turn
+from trl_mmreason.training.rollout import begin, turn_after_turn
 
 from .common import GROUP, Result, lengths, make_questions, report, save_policy, take_turns
 
@@ -136,7 +136,8 @@ def roll_out(trainer: GroupGRPOTrainer, prompts: list, way: str, rounds: counter
         if way == "without a barrier":
             sampled = trainer.rollout_func(prompts, trainer)["env_mask"]
         elif way == "turn after turn":
-            sampled = turn_after_turn(trainer, *trainer._tokenize_prompts(prompts))[1]
+            turn_after_turn(trainer, *begin(trainer, prompts))
+            sampled = [trajectory.env_mask for trajectory in trainer.trajectories]
         else:
             ids, _ = trainer._generate_single_turn(*trainer._tokenize_prompts(prompts), GROUP)
             sampled = [[1] * len(row) for row in ids]

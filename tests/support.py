@@ -14,6 +14,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
+from trl_mmreason.adapo.trainer import TrajectoryType
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
@@ -109,6 +110,14 @@ def maker(trainer, config, *, arguments=None, **defaults):
         )
 
     return make
+
+
+def types_of(numbers):
+    """AdaPO's types in short: i→j is 2i + j, and 4 more if an answer was cut; NaN has no verdict."""
+    return [
+        None if math.isnan(number) else TrajectoryType(int(number) // 2 % 2 == 1, int(number) % 2 == 1, number >= 4)
+        for number in numbers
+    ]
 
 
 def adapo_config(folder, **settings) -> AdaPOConfig:

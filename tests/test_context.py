@@ -11,7 +11,7 @@ from datasets import Dataset
 from support import adapo_trainer
 
 from trl_mmreason.compat.replaced import replaced
-from trl_mmreason.training import two_turn_rollout
+from trl_mmreason.training import rollout
 from trl_mmreason.training.context_length import check_context
 from trl_mmreason.training.prompt_length import prompt_lengths
 
@@ -36,7 +36,7 @@ def test_a_first_answer_that_leaves_no_room_gets_no_second_turn_and_is_counted(
     short, long = (rows[lengths.index(length)] for length in (min(lengths), max(lengths)))
     end = trainer.processing_class.tokenizer.eos_token_id
     trainer.vllm_generation = vllm_of(longest + between + 2)
-    monkeypatch.setattr(two_turn_rollout, "longest_prompt", lambda trainer: trainer.vllm_generation.longest_prompt)
+    monkeypatch.setattr(rollout, "longest_prompt", lambda trainer: trainer.vllm_generation.longest_prompt)
     generate, asked = trainer._generate_single_turn, []
 
     def answers_end(prompt_ids, *args, **kwargs):
@@ -56,7 +56,7 @@ def test_a_first_answer_that_leaves_no_room_gets_no_second_turn_and_is_counted(
     assert batch["tool_mask"][4:].sum() == 0  # they are dropped, as what was cut is
     assert metrics["dropped_truncated"][0] >= 0.5
     (warning,) = (text for text in warnings() if "no_room_t2" in text)
-    assert "4 of 8 first answers of a batch left no room for a second one in vLLM's context" in warning
+    assert "4 of 8 trajectories of a batch left no room for another answer in vLLM's context" in warning
 
 
 def test_limits_that_do_not_fit_the_context_are_told_before_training(checkpoints, rows, tmp_path, warnings):

@@ -32,7 +32,7 @@ def micro_batches(lengths):
                 "completion_mask": mask,
                 "turn": 1 + mask,
                 "advantages": torch.tensor(shown).float(),
-                "kl_coefs": prompt.float().expand(-1, 2),
+                "kl_coefs": (prompt * mask).float(),
                 "mm_token_type_ids": torch.cat([prompt, mask], dim=1),
                 "pixel_values": torch.tensor(patches).unsqueeze(1),
                 "image_grid_thw": torch.tensor(grids, dtype=torch.long).view(-1, 3),
@@ -93,9 +93,11 @@ def test_rows_change_the_process_with_all_their_fields(window, differ, expected)
             ids = [[length] * (length - 1) + [0] * (longest - length + 1) for length in lengths]
             assert batch["completion_ids"].tolist() == ids
             assert batch["completion_mask"].tolist() == [[int(token > 0) for token in row] for row in ids]
-            assert batch["turn"].tolist() == [[1 + int(token > 0) for token in row] for row in ids]
+            assert [row[: length - 1] for row, length in zip(batch["turn"].tolist(), lengths, strict=True)] == [
+                [2] * (length - 1) for length in lengths
+            ]
             assert batch["advantages"].tolist() == lengths
-            assert batch["kl_coefs"].tolist() == [[length, length] for length in lengths]
+            assert batch["kl_coefs"].tolist() == ids  # a value per token, as those here
             pictures = [length % 3 for length in lengths]
             assert batch["num_images"] == pictures
             shown = [length for length, count in zip(lengths, pictures, strict=True) for _ in range(count)]

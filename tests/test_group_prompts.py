@@ -50,7 +50,10 @@ def test_scored_pictures_are_those_that_trl_processes_again(family, checkpoints,
     _, images, grouped = trainer._tokenize_prompts(prompts)
     texts = [apply_chat_template({"prompt": prompt}, processor)["prompt"] for prompt in prompts]
     asked = {"images": [row or [] for row in images], "text": texts, "padding": True, "return_tensors": "pt"}
-    expected, found = processor(**asked), ProcessedPrompts(processor, grouped)(**asked)
+    expected, found = (
+        processor(**asked),
+        ProcessedPrompts(processor, [grouped.prompt(row) for row in range(len(prompts))])(**asked),
+    )
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name

@@ -35,7 +35,7 @@ from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict, get_accuracy_reward
 from trl_mmreason.grading.async_rewards import Ahead
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.training import two_turn_rollout
+from trl_mmreason.training import rollout
 from trl_mmreason.training.grpo import GroupGRPOTrainer
 from trl_mmreason.training.vllm_config import RolloutConfig
 
@@ -197,13 +197,13 @@ def test_first_answers_are_graded_while_second_ones_are_sampled(make, monkeypatc
     wait_while_working(monkeypatch)
     party = Party(overlaps=True)
     trainer = make("adapo", party, max_steps=1)
-    known, second_answers = [], two_turn_rollout._second_answers
+    known, add_turns = [], rollout.add_turns
 
     def watched(*args):
         known.append(len(party.asked))
-        return second_answers(*args)
+        return add_turns(*args)
 
-    monkeypatch.setattr(two_turn_rollout, "_second_answers", watched)
+    monkeypatch.setattr(rollout, "add_turns", watched)
     trainer.train()
     distinct = len({text for *_, text in party.asked})
     assert 1 < known[0] < distinct == len(party.asked)

@@ -73,9 +73,9 @@ def test_the_type_of_a_trajectory(checkpoints, rows, tmp_path):
     assert is_even("b")
     assert not is_even("a")
     completions = [messages("b", "?", "b"), messages("a", "?", "b"), messages("b", "?", "a"), messages("b")]
-    types = trainer.adapo(completions, [[eos], [eos], [eos, 100], [100]], answer=["x"] * 4)
+    trainer.adapo(completions, [[eos], [eos], [eos, 100], [100]], answer=["x"] * 4)
     # 1→1; 0→1; 1→0 whose y2 was cut; y1 cut: there is no second answer, which is not right
-    assert types == [3, 1, 2 + 4, 2 + 4]
+    assert trainer.types == [(True, True, False), (False, True, False), (True, False, True), (True, False, True)]
 
 
 def test_what_the_user_says_carries_no_loss_kl_or_entropy(family, checkpoints, rows, tmp_path):
@@ -233,11 +233,11 @@ def test_evaluation_runs_both_turns_and_counts_every_question_once(checkpoints, 
     settings["trainer_kwargs"] = {"eval_dataset": Dataset.from_list(rows[:9])}
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
     seen, score_groups = [], trainer.score_groups
-    trainer.score_groups = lambda rewards: seen.extend(rewards[:, 0].tolist()) or score_groups(rewards)
+    trainer.score_groups = lambda rewards: seen.extend(trainer.types) or score_groups(rewards)
     metrics = trainer.evaluate()
     assert len(seen) == 9
-    assert metrics["eval_acc_t1"] == pytest.approx(sum(int(t) // 2 % 2 for t in seen) / 9)
-    assert metrics["eval_acc_t2"] == pytest.approx(sum(int(t) % 2 for t in seen) / 9)
+    assert metrics["eval_acc_t1"] == pytest.approx(sum(each.first_correct for each in seen) / 9)
+    assert metrics["eval_acc_t2"] == pytest.approx(sum(each.second_correct for each in seen) / 9)
     assert metrics["eval_length_t2"] > 0
 
 

@@ -136,7 +136,8 @@ class Keeping:
 def test_every_answer_goes_along_as_it_was_sampled(token_ids, stop, answer_ids):
     engine = Keeping(Sample("It is 7.", "stop", token_ids))
     row = {"prompt": [{"role": "user", "content": "3+4?"}]}
-    sample_turns([row], engine, SamplingParams(8, stop=stop), "Sure?", [0], turns=3)
+    said = {"role": "user", "content": "Sure?"}
+    sample_turns([row], engine, SamplingParams(8, stop=stop), lambda *_: said, [0], turns=3)
     assert [request.answer_ids for request in engine.asked] == answer_ids
     assert [len(request.messages) for request in engine.asked] == [1, 3, 5]
 

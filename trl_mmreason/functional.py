@@ -74,20 +74,23 @@ def aggregate_token_loss(
 
 
 def turn_of_token(env_mask: Tensor) -> Tensor:
-    """Number the turns of a two-turn trajectory token by token.
+    """Number the turns of a trajectory token by token.
 
     Args:
         env_mask: (B, T), 1 = the model wrote the token (or padding), 0 = the user's turn and the template around it.
 
     Returns:
-        (B, T) integers: 1 up to the user's turn, 2 from it on. Without a user's turn everything is turn 1.
+        (B, T) integers: 1 up to the user's first message, 2 from it up to the next one, and so on.
 
     Examples:
         >>> import torch
-        >>> turn_of_token(torch.tensor([[1, 1, 0, 0, 1]]))  # two tokens, the user's turn, one token
-        tensor([[1, 1, 2, 2, 2]])
+        >>> turn_of_token(torch.tensor([[1, 1, 0, 0, 1, 0, 1]]))  # two tokens, a message, a token, a message, a token
+        tensor([[1, 1, 2, 2, 2, 3, 3]])
     """
-    return 1 + ((1 - env_mask.long()).cumsum(dim=1) > 0).long()
+    sampled = env_mask.bool()
+    begins = torch.zeros_like(sampled)
+    begins[:, 1:] = sampled[:, :-1] & ~sampled[:, 1:]
+    return 1 + begins.long().cumsum(dim=1)
 
 
 def informative_groups(rewards: Tensor) -> Tensor:

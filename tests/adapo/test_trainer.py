@@ -16,6 +16,7 @@ from support import (
     load,
     logps_of,
     prepared_batch,
+    types_of,
     weights_of,
 )
 from transformers.utils import logging
@@ -32,10 +33,11 @@ def trainer_with(checkpoints, tmp_path, rows, **settings):
 
 
 def score(trainer, *groups):
-    """`score_groups` on one column of types."""
+    """`score_groups` of groups of types, as `types_of` reads them."""
     trainer.model.train()
     trainer._metrics["train"].clear()
-    outcome = trainer.score_groups(torch.tensor([value for group in groups for value in group]).unsqueeze(1))
+    trainer.types = types_of([value for group in groups for value in group])
+    outcome = trainer.score_groups(torch.zeros(len(trainer.types), 1))
     logged = {}
     trainer.log(logged)
     return outcome, logged
@@ -123,8 +125,8 @@ def test_a_question_whose_gold_is_unusable_trains_nothing(checkpoints, rows, tmp
 def test_an_added_reward_counts_and_can_tell_groups_apart(checkpoints, rows, tmp_path):
     added = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
     trainer = trainer_with(checkpoints, tmp_path, rows, trainer_kwargs=added, reward_weights=[1.0, 2.0])
-    types = torch.tensor([[3.0, 1.0], [3.0, 0.0], [3.0, 0.0], [7.0, 1.0]] * 2)
-    outcome = trainer.score_groups(types)
+    trainer.types = types_of([3, 3, 3, 7] * 2)
+    outcome = trainer.score_groups(torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 1.0]] * 2))
     assert outcome.keep.tolist() == [True, True, True, False] * 2
     assert outcome.rewards[3].isnan().all()
     assert outcome.rewards[0, 1] == 1.0
@@ -271,7 +273,7 @@ def test_each_coefficient_acts_on_its_turn(checkpoints, rows, tmp_path):
     tokens = mask.sum().item()
 
     def loss_of(coefficients, shifted):
-        inputs = {**batch, "kl_coefs": torch.tensor([coefficients] * 8)}
+        inputs = {**batch, "kl_coefs": torch.tensor(coefficients)[batch["turn"] - 1]}
         inputs["ref_per_token_logps"] = reference - 0.7 * shifted
         trainer._metrics["train"].clear()
         return trainer.compute_loss(trainer.model, inputs).item()
@@ -298,14 +300,17 @@ def test_the_kept_share_the_weight_of_the_dropped(checkpoints, rows, tmp_path, l
     raw = (rewards - rewards.nanmean(dim=1, keepdim=True)) / (nanstd(rewards, dim=1, keepdim=True) + 1e-4)
     expected = raw.flatten()[keep] * weight
     torch.testing.assert_close(batch["advantages"][keep], expected)
-    torch.testing.assert_close(batch["kl_coefs"][keep], outcome.kl_coefs[keep] * weight)
+    expected = outcome.kl_coefs.gather(1, batch["turn"] - 1) * weight
+    torch.testing.assert_close(batch["kl_coefs"][keep], expected[keep])
 
 
 def test_reward_weights_decide_which_groups_are_alike(checkpoints, rows, tmp_path):
     added = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
     trainer = trainer_with(checkpoints, tmp_path, rows, trainer_kwargs=added, reward_weights=[1.0, 0.0])
-    types = torch.tensor([[3.0, 0.0], [3.0, 1.0], [3.0, 2.0], [3.0, 3.0]] * 2)
-    assert not trainer.score_groups(types).keep.any()  # they differ only where the weight is 0
+    trainer.types = types_of([3] * 8)
+    assert not trainer.score_groups(
+        torch.tensor([[0.0, number] for number in range(4)] * 2)
+    ).keep.any()  # they differ only where the weight is 0
 
 
 def test_one_kept_trajectory_is_no_group(checkpoints, rows, tmp_path):
@@ -336,7 +341,8 @@ def test_one_turn_that_is_cut_is_dropped_too(checkpoints, rows, tmp_path):
     trainer = trainer_with(checkpoints, tmp_path, rows, evaluation_prompt=None)
     eos = trainer.eos_token_ids[0]
     completions = [[{"role": "assistant", "content": "b"}]] * 2
-    assert trainer.adapo(completions, [[eos], [100]], answer=["x", "x"]) == [3, 7]
+    assert trainer.adapo(completions, [[eos], [100]], answer=["x", "x"]) == [0, 0]
+    assert trainer.types == types_of([3, 7])
 
 
 def test_a_custom_grader_decides(checkpoints, rows, tmp_path):

@@ -2,23 +2,34 @@
 
 import pytest
 import torch
-from support import SMALL_RUN, ParityGrader, changed_weights, is_even, load, maker, recorded_batches, weights_of
+from support import (
+    SMALL_RUN,
+    ParityGrader,
+    changed_weights,
+    is_even,
+    load,
+    maker,
+    recorded_batches,
+    types_of,
+    weights_of,
+)
 
 from trl_mmreason.adapo.trainer import RewardSignal
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
 from trl_mmreason.functional import turn_of_token
 
 # 0→0, 0→1, 1→0, 1→1
-TYPES = torch.tensor([0.0, 1.0, 2.0, 3.0]).unsqueeze(1)
+TYPES = types_of(range(4))
 
 
 def trainer_of(trainer, config, model, folder, rows, **settings):
     return maker(trainer, config, arguments={"grader": ParityGrader()}, **SMALL_RUN)(model, folder, rows, **settings)
 
 
-def outcome(trainer):
+def outcome(trainer, types=TYPES):
     trainer.model.train()
-    return trainer.score_groups(TYPES)
+    trainer.types = types
+    return trainer.score_groups(torch.zeros(len(types), 1))
 
 
 def test_fixed_rewards_and_one_coefficient(checkpoints, rows, tmp_path):
@@ -48,13 +59,12 @@ def test_a_group_whose_turns_differ_is_kept_though_their_sums_do_not(checkpoints
     """At α = 1 0→1 earns (0, 2) and 1→1 (1, 1); at α = 0 0→1 earns (0, 1) and 1→0 (1, 0)."""
     given = {"alpha": alpha, "stage_one_share": 0.0}
     run = trainer_of(SCoReTrainer, SCoReConfig, checkpoints("qwen2_5_vl"), tmp_path, rows, **given)
-    run.model.train()
-    found = run.score_groups(torch.tensor(types).float().unsqueeze(1))
+    found = outcome(run, types_of(types))
     assert found.keep.all()
     first, second = found.advantages.T  # mean 1/2 or 3/2, std √(1/3)
     assert first.tolist() == pytest.approx([-0.866, 0.866] * 2, abs=1e-3)
     assert second.tolist() == pytest.approx([0.866, -0.866] * 2, abs=1e-3)
-    assert not run.score_groups(torch.full((4, 1), 3.0)).keep.any()
+    assert not outcome(run, types_of([3] * 4)).keep.any()
 
 
 def test_a_turn_s_advantage_reaches_its_tokens_alone(checkpoints, rows, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from support import drawn_rows
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.compat.replaced import replaced
-from trl_mmreason.training.two_turn_rollout import log_turns, turn_after_turn
+from trl_mmreason.training.rollout import begin, log_turns, turn_after_turn
 
 QUESTIONS, GENERATIONS = 12, 2  # twice as many rows as the engine takes at once
 # A random policy repeats itself until it is cut; with the penalty greedy answers end, too.
@@ -32,24 +32,26 @@ def two_ways(trainer, bound):
     }
     trainer.model.train()
     # forked: what is sampled in training stays what it would be without this
-    with torch.random.fork_rng(), replaced(generation, max_completion_length=bound, **GREEDY):
+    with (
+        torch.random.fork_rng(),
+        replaced(generation, max_completion_length=bound, **GREEDY),
+        replaced(trainer, _sampled=list(enumerate(rows))),
+    ):
         generation.sync_weights()
         with (
             watched(generation.llm) as found["engine_without_barrier"],
             told_answers(trainer, rows, found["engine_without_barrier"]["events"]) as found["told"],
         ):
             rollout = trainer.rollout_func(prompts, trainer)
+        trajectories = trainer.trajectories
         generation.sync_weights()  # drops what is cached
         with watched(generation.llm) as found["engine_turn_after_turn"]:
-            found["turn_after_turn"] = turn_after_turn(trainer, *trainer._tokenize_prompts(prompts))
-    found["without_barrier"] = tuple(rollout[name] for name in ("completion_ids", "env_mask", "logprobs"))
+            turn_after_turn(trainer, *begin(trainer, prompts))
+            found["turn_after_turn"] = parts_of(trainer.trajectories)
+        trainer.trajectories = trajectories  # as the first rollout left them
+    found["without_barrier"] = parts_of(trajectories)
     found["prompts"] = rollout["prompt_ids"]
-    found["answers"] = [
-        (row, message["content"])
-        for row, messages in enumerate(rollout["_messages"])
-        for message in messages
-        if message["role"] == "assistant"
-    ]
+    found["answers"] = [(row, text) for row, trajectory in enumerate(trajectories) for text in trajectory.answers]
     found["hit_rates"] = trainer._metrics["train"].pop("prefix_cache_hit_rate_t2", [])
     return found
 
@@ -71,7 +73,7 @@ def short_of_room(trainer, ways):
         replaced(generation, context=context, longest_prompt=context - 1),
     ):
         again = two_ways(trainer, 16)
-        log_turns(trainer, *again["without_barrier"][:2])
+        log_turns(trainer)
         try:
             generation.generate([[7] * context], None, 1)
         except ValueError as error:
@@ -83,6 +85,11 @@ def short_of_room(trainer, ways):
     return again
 
 
+def parts_of(trajectories):
+    """Of each: its tokens after the prompt, 1 for each that was sampled, log-probabilities."""
+    return tuple([getattr(each, name) for each in trajectories] for name in ("completion_ids", "env_mask", "logprobs"))
+
+
 @contextmanager
 def told_answers(trainer, rows, events):
     """Gives row and text of each answer that graders are handed, which is among the engine's events, too."""
@@ -92,7 +99,7 @@ def told_answers(trainer, rows, events):
         told.extend(zip(answered, texts, strict=True))
         events.append(("told", None))
 
-    with replaced(trainer, _sampled=list(enumerate(rows)), answers_ended=record):
+    with replaced(trainer, answers_ended=record):
         yield told
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from transformers.utils import logging
 
@@ -15,16 +16,27 @@ from ..grading import Grader, grader_or_rules
 from ..grading.async_rewards import Ahead
 from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..training.construction import all_rewards, check_rows, config_of
-from ..training.grpo import GroupGRPOTrainer, GroupOutcome
+from ..training.credit import GroupOutcome
+from ..training.grpo import GroupGRPOTrainer
 from .config import AdaPOConfig
 from .objective import adaptive_rewards, error_rate, kl_coefficients
 from .recipe import PAPER
 
 logger = logging.get_logger(__name__)
 
-# A trajectory of type i→j is graded 2i + j, and TRUNCATED more when an answer hit the length limit, or left no room for
-# the second one in vLLM's context.
-TRUNCATED = 4
+
+class TrajectoryType(NamedTuple):
+    """The type i→j of a trajectory.
+
+    Attributes:
+        first_correct: i.
+        second_correct: j; an answer that was never given is not right.
+        truncated: whether an answer hit the length limit, or left no room for the second one in vLLM's context.
+    """
+
+    first_correct: bool
+    second_correct: bool
+    truncated: bool = False
 
 
 class RewardSignal(NamedTuple):
@@ -80,6 +92,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"}, **prompting)
         self.grader = grader_or_rules(grader, type(self).__name__)
         self._graded = Ahead(self.grader.grade_batch, self.grader)
+        self.types: list[TrajectoryType | None] = []  # of this process's trajectories; `None` without a verdict
         # Whether first and second answers were right, of all graded trajectories since the last log.
         self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}
         super().__init__(
@@ -106,7 +119,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         log_extra: Callable[[str, list], None] | None = None,
         **kwargs: Any,
     ) -> list[float | None]:
-        """TRL reward function: the type of each trajectory as a number, which `score_groups` turns into rewards."""
+        """TRL reward function that finds the type of each trajectory, which `score_groups` turns into rewards."""
         turns = [[m["content"] for m in completion if m["role"] == "assistant"] for completion in completions]
         has_second = [len(texts) > 1 or self.followup is None for texts in turns]
         items = [
@@ -128,20 +141,23 @@ class AdaPOTrainer(GroupGRPOTrainer):
         ended = [
             ids[-1] in self.eos_token_ids and exists for ids, exists in zip(completion_ids, has_second, strict=True)
         ]
-        return [
-            None if i.correct is None or j is None else 2 * i.correct + j + TRUNCATED * (not end)
+        self.types = [
+            None if i.correct is None or j is None else TrajectoryType(i.correct, j, not end)
             for i, j, end in zip(first, second_correct, ended, strict=True)
         ]
+        return [None if kind is None else 0.0 for kind in self.types]
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
         self._graded.begin(ended_items(list(rows.values()), texts))
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        """Adaptive rewards, KL coefficients and filters from the gathered types (column 0)."""
-        args = self.args
-        graded = self.in_groups(~rewards[:, 0].isnan())
-        types = self.in_groups(rewards[:, 0].nan_to_num().long())
-        truncated, first, second = types >= TRUNCATED, (types // 2 % 2).bool(), (types % 2).bool()
+        """Adaptive rewards, KL coefficients and filters from the types of all processes' trajectories."""
+        args, types = self.args, gather_object(self.types)
+        first, second, truncated = (
+            self.in_groups(torch.tensor([kind is not None and kind[field] for kind in types], device=rewards.device))
+            for field in range(3)
+        )
+        graded = self.in_groups(torch.tensor([kind is not None for kind in types], device=rewards.device))
         keep = graded & ~truncated if args.filter_truncated else graded
 
         errors = error_rate(first, keep)
@@ -182,7 +198,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
             self.without_dropped(rewards, trained),
             keep=trained,
             # A question without P has no kept trajectory, so its coefficients multiply nothing.
-            kl_coefs=betas.nan_to_num(args.beta).repeat_interleave(types.shape[1], dim=0),
+            kl_coefs=betas[:, : self.max_turns].nan_to_num(args.beta).repeat_interleave(keep.shape[1], dim=0),
             advantages=None if advantages is None else advantages.flatten(end_dim=1),
         )
 

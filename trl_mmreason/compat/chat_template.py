@@ -1,13 +1,13 @@
-"""Token ids that a chat template writes between two answers, and the prefix that it gives an answer.
+"""What a chat template writes between two answers, and the prefix that it gives an answer.
 
-The second prompt of a two-turn rollout is the first prompt, the answer exactly as it was sampled, and the tokens made
-here. Rendering the whole conversation again would re-tokenise the answer, and the ids would drift from the sampled
-ones; only the family's own template is asked, so nothing here knows any family.
+The next prompt of a rollout is the last one, the answer exactly as it was sampled, and the tokens made here. Rendering
+the whole conversation again would re-tokenise the answer, and the ids would drift from the sampled ones; only the
+family's own template is asked, so nothing here knows any family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -30,35 +30,28 @@ def token_counter(processing_class: ProcessingClass) -> Callable[[str], int]:
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def next_turn_ids(
+def text_after_answer(
     processing_class: ProcessingClass,
-    message: str,
+    message: Mapping[str, Any],
     *,
-    eos_token_ids: Collection[int],
     chat_template: str | None = None,
     **chat_template_kwargs: Any,
-) -> list[int]:
-    """Token ids of the user's next turn, from after the answer's end-of-turn token up to the generation prompt.
+) -> str:
+    """What a chat template writes after an answer: its end of turn, the message, and the generation prompt.
 
     Args:
         processing_class: processor or tokenizer with a chat template.
-        message: next message of the user; text only.
-        eos_token_ids: the tokens that end an answer. The sampled answer ends with one of them, so the one that the
-            template writes there is left out.
+        message: role and content; the content is a string, or parts with images.
         chat_template: used instead of the processor's own.
         **chat_template_kwargs: handed to the template.
 
-    Returns:
-        The ids to append to an answer that ended.
-
     Raises:
-        ValueError: the template does not show the answer unchanged, or does not end it with one of `eos_token_ids`.
+        ValueError: the template does not show the answer unchanged.
     """
-    tokenizer = tokenizer_of(processing_class)
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "question"},
         {"role": "assistant", "content": _ANSWER},
-        {"role": "user", "content": message},
+        dict(message),
     ]
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # TRL takes seconds to load
@@ -77,7 +70,20 @@ def next_turn_ids(
             f"a second turn cannot be built from it. It rendered: {text!r}. Use a template that keeps the "
             "conversation's history."
         )
-    ids = tokenizer(text.split(_ANSWER)[1], add_special_tokens=False)["input_ids"]
+    return text.split(_ANSWER)[1]
+
+
+def end_of_answer(tokenizer: Any, ids: Sequence[int], eos_token_ids: Collection[int]) -> int:
+    """The number of tokens that end an answer, at the beginning of what a template writes after it.
+
+    Args:
+        tokenizer: the policy's.
+        ids: tokens of `text_after_answer`.
+        eos_token_ids: the tokens that end an answer.
+
+    Raises:
+        ValueError: the template does not end an answer with one of these.
+    """
     # Some templates put white space between the answer and its end.
     end = next((position for position, token in enumerate(ids) if token in eos_token_ids), None)
     if end is None or tokenizer.decode(ids[:end]).strip():
@@ -87,20 +93,49 @@ def next_turn_ids(
             f"answer ends with one of {expected}. Set the model's generation_config.eos_token_id to the token with "
             "which the template ends a turn."
         )
-    return ids[end + 1 :]
+    return end + 1
+
+
+def next_turn_ids(
+    processing_class: ProcessingClass,
+    message: str | Mapping[str, Any],
+    *,
+    eos_token_ids: Collection[int],
+    **template: Any,
+) -> list[int]:
+    """Token ids of the user's next turn, from after the answer's end-of-turn token up to the generation prompt.
+
+    Args:
+        processing_class: processor or tokenizer with a chat template.
+        message: text of the user's next message, or a message with images, each of which is one placeholder.
+        eos_token_ids: the tokens that end an answer. The sampled answer ends with one of them, so the one that the
+            template writes there is left out.
+        **template: `chat_template`, used instead of the processor's own, and arguments of the template.
+
+    Returns:
+        The ids to append to an answer that ended.
+
+    Raises:
+        ValueError: the template does not show the answer unchanged, or does not end it with one of `eos_token_ids`.
+    """
+    tokenizer = tokenizer_of(processing_class)
+    said = {"role": "user", "content": message} if isinstance(message, str) else message
+    text = text_after_answer(processing_class, said, **template)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids[end_of_answer(tokenizer, ids, eos_token_ids) :]
 
 
 def continued_ids(
     processing_class: ProcessingClass,
     answer_ids: Sequence[Sequence[int]],
-    messages: Sequence[str],
+    messages: Sequence[str | Mapping[str, Any]],
     *,
     eos_token_ids: Collection[int],
     **template: Any,
 ) -> list[int]:
     """Token ids after a prompt: each answer as sampled, followed by the user's turn.
 
-    This is what a two-turn rollout trains on, so it is what a policy has to be asked outside training, too.
+    This is what a rollout of several turns trains on, so it is what a policy has to be asked outside training, too.
 
     Args:
         processing_class, eos_token_ids, **template: arguments of `next_turn_ids`.
@@ -112,13 +147,23 @@ def continued_ids(
     """
     ids: list[int] = []
     for answer, message in zip(answer_ids, messages, strict=True):
-        if not answer or answer[-1] not in eos_token_ids:
-            raise ValueError(
-                f"continued_ids: an answer ends with the token {answer[-1:]}, expected one of {sorted(eos_token_ids)}: "
-                "no turn can follow an answer that was cut."
-            )
+        check_ended(answer, eos_token_ids)
         ids += [*answer, *next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)]
     return ids
+
+
+def check_ended(answer: Sequence[int], eos_token_ids: Collection[int]) -> None:
+    """Refuse an answer that was cut, which no turn can follow.
+
+    Args:
+        answer: its token ids.
+        eos_token_ids: the tokens that end an answer.
+    """
+    if not answer or answer[-1] not in eos_token_ids:
+        raise ValueError(
+            f"continued_ids: an answer ends with the token {list(answer[-1:])}, expected one of "
+            f"{sorted(eos_token_ids)}: no turn can follow an answer that was cut."
+        )
 
 
 def generation_prefix(processing_class: Any, **template_kwargs: Any) -> str:

@@ -7,7 +7,7 @@ without vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from .model_parts import placeholder_ids
 from .replaced import replaced
 from .vllm_client import PictureClient
 from .vllm_prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
-from .vllm_two_turns import TwoTurns
+from .vllm_turns import Reply, Turns
 
 _NEVER = -100.0  # the lowest bias that vLLM takes
 
@@ -166,41 +166,49 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             finally:
                 np.random.set_state(numpy_state)
 
-    def generate_two_turns(
+    def generate_turns(
         self,
         prompts: list[list[int]],
         images: list[list | None] | None,
-        followup_ids: Sequence[int],
-        end_ids: Collection[int],
+        reply: Reply,
         tell_ended: Callable[[list[int], list[list[int]]], None],
         profiler: Any = None,
-    ) -> tuple:
-        """Generate two answers to each prompt with a colocated vLLM; otherwise as `generate`.
+    ) -> tuple[list[list[float]], int, int]:
+        """Generate several answers to each prompt with a colocated vLLM; otherwise as `generate`.
 
         Args:
             prompts, images, profiler: as for `generate`.
-            followup_ids, end_ids: as for `TwoTurns`.
-            tell_ended: is called with rows of `prompts` whose answer has ended, and with its ids.
+            reply: as for `Turns`, with rows of `prompts`; it is told every answer.
+            tell_ended: is called with rows of `prompts` whose answer has ended, and with its ids, after `reply`.
 
         Returns:
-            Of each prompt, ids of both answers and the follow-up between them; 1 for a token that was sampled, 0 for
-            one of the follow-up; log-probabilities, 0.0 there. Then the tokens of all second prompts, and how many of
-            them were in the prefix cache.
+            Log-probabilities of all tokens after each prompt, 0.0 for those of messages; the tokens of all prompts
+            after the first, and how many of them were in the prefix cache.
         """
         mine, first = range(len(prompts)), 0  # where these rows begin among those of the processes that share this vLLM
-        if self.tensor_parallel_size > 1:
+        shared = self.tensor_parallel_size > 1
+        if shared:
             first = torch.distributed.get_rank(self.tp_group) * len(prompts)
+
+        def reply_to_all(answers: Mapping[int, list[int]]) -> dict[int, Any]:
+            own = {row - first: answer for row, answer in answers.items() if row - first in mine}
+            replies = [{row + first: turn for row, turn in (reply(own) if own else {}).items()}]
+            if shared:  # each process steps the same requests, and knows what is said in its own
+                parts: list[Any] = [None] * self.tensor_parallel_size
+                torch.distributed.all_gather_object(parts, replies[0], group=self.tp_group)
+                replies = parts
+            merged = {row: turn for part in replies for row, turn in part.items()}
+            return {row: merged[row] for row in answers if row in merged}
 
         def tell_own(rows: list[int], ids: list[list[int]]) -> None:
             own = [(row - first, answer) for row, answer in zip(rows, ids, strict=True) if row - first in mine]
             tell_ended([row for row, _ in own], [answer for _, answer in own])
 
-        turns = TwoTurns(self.llm, followup_ids, end_ids, tell_own, self.longest_prompt)
+        turns = Turns(self.llm, reply_to_all, tell_own)
         with replaced(self.llm, generate=turns.generate):
-            _, ids, nested, _ = self.generate(prompts, images, 1, profiler)
-        env_mask = [[int(bool(token)) for token in row] for row in nested]
+            _, _, nested, _ = self.generate(prompts, images, 1, profiler)
         logprobs = [[token[0] if token else 0.0 for token in row] for row in nested]
-        return ids, env_mask, logprobs, turns.read_tokens, turns.cached_tokens
+        return logprobs, turns.read_tokens, turns.cached_tokens
 
     @contextmanager
     def loaded(self) -> Iterator[Any]:

@@ -21,7 +21,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
-from ..compat.chat_template import ProcessingClass, continued_ids, tokenizer_of
+from ..compat.chat_template import (
+    ProcessingClass,
+    check_ended,
+    end_of_answer,
+    next_turn_ids,
+    text_after_answer,
+    tokenizer_of,
+)
 from ..compat.model_parts import placeholder_ids, without_adapters
 from ..data.images import plain_picture
 from .engine import Request
@@ -62,9 +69,77 @@ class Prompt:
         token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
         return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
 
+    def followed_by(self, turn: Prompt) -> Prompt:
+        """The prompt with the user's next turn appended, which may have pictures."""
+        if not turn.picture_fields:
+            return self.extended(turn.ids)
+        parts = (self, turn)
+        names = dict.fromkeys((*self.token_fields, *turn.token_fields))
+        token_fields = {
+            name: [value for part in parts for value in part.token_fields.get(name, [0] * len(part.ids))]
+            for name in names
+        }
+        return Prompt([*self.ids, *turn.ids], token_fields, joined_pictures(parts))
+
+
+@dataclass(frozen=True)
+class NextTurn:
+    """The user's message after an answer, as a policy reads it.
+
+    Attributes:
+        message: role and content.
+        prompt: from after the answer's end-of-turn token up to the generation prompt.
+        unexpanded_ids: its ids with one placeholder for each picture.
+        images: its pictures.
+    """
+
+    message: Mapping[str, Any]
+    prompt: Prompt
+    unexpanded_ids: list[int]
+    images: list[PIL.Image.Image]
+
+
+def next_turn(
+    processing_class: ProcessingClass,
+    message: Mapping[str, Any],
+    *,
+    eos_token_ids: Sequence[int],
+    **template: Any,
+) -> NextTurn:
+    """Tokenise the user's next message.
+
+    Args:
+        processing_class, eos_token_ids, **template: as for `next_turn_ids`.
+        message: role and content; the content is a string, or parts with pictures, such as
+            `[{"type": "image", "image": picture}, {"type": "text", "text": "Look closer."}]`.
+
+    Raises:
+        ValueError: there are pictures and only a tokenizer; or see `next_turn_ids`.
+    """
+    ids = next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)
+    images = [plain_picture(image) for image in images_in(message)]
+    if not images:
+        return NextTurn(message, Prompt(ids, {}, {}), ids, [])
+    if not isinstance(processing_class, ProcessorMixin):
+        raise ValueError(f"a message has {len(images)} picture(s), which a text-only model cannot see")
+    text = text_after_answer(processing_class, message, **template)
+    fields = dict(processing_class(text=[text], images=[images], add_special_tokens=False))
+    all_ids = list(fields.pop("input_ids")[0])
+    del fields["attention_mask"]
+    whole = as_prompt(all_ids, fields)
+    end = end_of_answer(tokenizer_of(processing_class), all_ids, eos_token_ids)
+    token_fields = {name: values[end:] for name, values in whole.token_fields.items()}
+    return NextTurn(message, Prompt(all_ids[end:], token_fields, whole.picture_fields), ids, images)
+
+
+def images_in(message: Mapping[str, Any]) -> list[PIL.Image.Image]:
+    """The pictures among a message's parts."""
+    parts = message["content"] if isinstance(message["content"], list) else []
+    return [part["image"] for part in parts if part["type"] == "image"]
+
 
 def conversation_of(
-    processing_class: ProcessingClass, messages: Sequence[dict[str, Any]], images: Sequence[PIL.Image.Image]
+    processing_class: ProcessingClass, messages: Sequence[Mapping[str, Any]], images: Sequence[PIL.Image.Image]
 ) -> list[dict[str, Any]]:
     """Messages for the chat template: in parts with pictures for a processor, as strings for a tokenizer.
 
@@ -74,18 +149,20 @@ def conversation_of(
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # imported late: TRL takes seconds to load
 
-        return prepare_multimodal_messages(list(messages), images=[plain_picture(image) for image in images])
+        return prepare_multimodal_messages(
+            [dict(message) for message in messages], images=[plain_picture(image) for image in images]
+        )
     if images:
         raise ValueError(
             f"it has {len(images)} picture(s), which a text-only model cannot see; leave them out, put what they show "
             "into words, or use a vision-language model with its processor"
         )
-    return list(messages)
+    return [dict(message) for message in messages]
 
 
 def encode(
     processing_class: ProcessingClass,
-    messages: Sequence[dict[str, Any]],
+    messages: Sequence[Mapping[str, Any]],
     images: Sequence[PIL.Image.Image] | None = None,
     **template: Any,
 ) -> Prompt:
@@ -260,12 +337,19 @@ def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
     return ids[: end + 1]
 
 
-def continuation_of(
-    processing_class: ProcessingClass, request: Request, eos_ids: Sequence[int], template: dict[str, Any]
-) -> list[int]:
-    """Tokens after a request's first messages: its sampled answers and the user's turns between them."""
-    followups = [message["content"] for message in request.messages[len(request.first_messages) + 1 :: 2]]
-    return continued_ids(processing_class, request.answer_ids, followups, eos_token_ids=eos_ids, **template)
+def continued(
+    processing_class: ProcessingClass,
+    prompt: Prompt,
+    request: Request,
+    eos_ids: Sequence[int],
+    template: dict[str, Any],
+) -> Prompt:
+    """The prompt of a request's first messages, followed by its sampled answers and the user's turns between them."""
+    for answer, message in zip(request.answer_ids, request.next_messages, strict=True):
+        check_ended(answer, eos_ids)
+        turn = next_turn(processing_class, message, eos_token_ids=eos_ids, **template)
+        prompt = prompt.extended(answer).followed_by(turn.prompt)
+    return prompt
 
 
 def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessingClass) -> list[int]:

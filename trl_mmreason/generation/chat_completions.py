@@ -148,20 +148,31 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
     Raises:
         RequestFailed: a picture cannot be read, or there is no user message to put pictures into.
     """
-    messages: list[dict[str, Any]] = [dict(message) for message in request.messages]
+    messages = [_with_urls(message) for message in request.messages]
     if request.images:
         first = next((message for message in messages if message["role"] == "user"), None)
         if first is None:
             raise RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
-        try:
-            urls = [data_url(image) for image in request.images]
-        except DECODING_ERRORS as error:
-            raise RequestFailed(f"a picture cannot be read: {error}") from error
-        pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        pictures = [_url_part(image) for image in request.images]
         first["content"] = [*pictures, {"type": "text", "text": first["content"]}]
     if request.prefix:
         messages.append({"role": "assistant", "content": request.prefix})
     return messages
+
+
+def _with_urls(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with each picture among its parts as a URL."""
+    if isinstance(message["content"], str):
+        return dict(message)
+    parts = [_url_part(part["image"]) if part["type"] == "image" else part for part in message["content"]]
+    return {**message, "content": parts}
+
+
+def _url_part(image: Any) -> dict[str, Any]:
+    try:
+        return {"type": "image_url", "image_url": {"url": data_url(image)}}
+    except DECODING_ERRORS as error:
+        raise RequestFailed(f"a picture cannot be read: {error}") from error
 
 
 def read_reply(reply: Any, sampling_params: SamplingParams) -> list[Sample]:

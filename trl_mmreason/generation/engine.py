@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -46,7 +46,8 @@ class Request:
     """One conversation to answer.
 
     Attributes:
-        messages: role and text content of each message, the last one the user's.
+        messages: role and content of each message, the last one the user's. The content is text, or after an answer
+            parts that may hold pictures.
         images: put before the first user message, as TRL does.
         prefix: what the assistant has said already; answers continue it and do not repeat it.
         n: number of answers.
@@ -57,7 +58,7 @@ class Request:
             training does; a chat endpoint takes text alone and renders `messages`.
     """
 
-    messages: Sequence[dict[str, str]]
+    messages: Sequence[Mapping[str, Any]]
     images: Sequence[PIL.Image.Image] = ()
     prefix: str = ""
     n: int = 1
@@ -65,9 +66,14 @@ class Request:
     answer_ids: Sequence[Sequence[int]] = ()
 
     @property
-    def first_messages(self) -> Sequence[dict[str, str]]:
+    def first_messages(self) -> Sequence[Mapping[str, Any]]:
         """The messages before the first answer of `answer_ids`."""
         return self.messages[: len(self.messages) - 2 * len(self.answer_ids)]
+
+    @property
+    def next_messages(self) -> Sequence[Mapping[str, Any]]:
+        """The user's messages after the answers of `answer_ids`."""
+        return self.messages[len(self.first_messages) + 1 :: 2]
 
     def __post_init__(self) -> None:
         if self.n < 1 or not self.messages:

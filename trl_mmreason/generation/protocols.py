@@ -168,8 +168,9 @@ class TwoTurn:
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         rows = [row for row, _ in units]
+        said = {"role": "user", "content": self.followup}
         conversations = sample_turns(
-            rows, engine, sampling_params, self.followup, unit_seeds(units, seed), turns=self.turns
+            rows, engine, sampling_params, lambda *_: said, unit_seeds(units, seed), turns=self.turns
         )
         return [samples if isinstance(samples, Failure) else _answered(samples) for samples in conversations]
 

@@ -15,7 +15,7 @@ from ..compat.model_parts import placeholder_ids
 from .batch import (
     ProcessingClass,
     Prompt,
-    continuation_of,
+    continued,
     encode,
     end_of_turn_ids,
     generate,
@@ -151,11 +151,11 @@ class TransformersEngine:
         try:
             prompt = encode(self.processing_class, request.first_messages, request.images, **self.chat_template_kwargs)
             eos_ids = end_of_turn_ids(self.model, self.processing_class)
-            behind = continuation_of(self.processing_class, request, eos_ids, self.chat_template_kwargs)
+            prompt = continued(self.processing_class, prompt, request, eos_ids, self.chat_template_kwargs)
         except ENCODING_ERRORS as error:
             return unencodable(error)
         prefix_ids = self._tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
-        prompt = prompt.extended([*behind, *prefix_ids])
+        prompt = prompt.extended(prefix_ids)
         if len(prompt.ids) >= self._positions:
             return Failure(
                 f"the prompt has {len(prompt.ids)} tokens and the model has {self._positions} positions, which leaves "

@@ -10,9 +10,10 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
+from ..compat.chat_template import continued_ids
 from ..compat.model_parts import placeholder_ids
 from ..data.images import plain_picture
-from .batch import ProcessingClass, continuation_of, conversation_of, declared_end_ids, tokenizer_of
+from .batch import ProcessingClass, conversation_of, declared_end_ids, images_in, tokenizer_of
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint, unencodable
 
@@ -171,14 +172,21 @@ def prompt_of(
     """
     # a picture that cannot be read is its request's failure here, and would be everybody's in vLLM
     images = [plain_picture(image) for image in request.images]
-    for image in images:
+    behind = [plain_picture(image) for message in request.next_messages for image in images_in(message)]
+    for image in (*images, *behind):
         image.load()
     conversation = conversation_of(processing_class, request.first_messages, images)
     text = processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
     tokenizer = tokenizer_of(processing_class)
     first, prefix = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (text, request.prefix))
-    ids = [*first, *continuation_of(processing_class, request, eos_ids, template), *prefix]
-    return {"prompt_token_ids": ids, **({"multi_modal_data": {"image": images}} if images else {})}
+    next_ids = continued_ids(
+        processing_class, request.answer_ids, request.next_messages, eos_token_ids=eos_ids, **template
+    )
+    images += behind
+    return {
+        "prompt_token_ids": [*first, *next_ids, *prefix],
+        **({"multi_modal_data": {"image": images}} if images else {}),
+    }
 
 
 def vllm_sampling_params(

@@ -40,7 +40,8 @@ def check_context(trainer: Any) -> None:
     context = _context(trainer)
     if most is None or context is None or not trainer.is_world_process_zero():
         return
-    answers, followup = (1, 0) if trainer.followup is None else (2, len(trainer._followup_ids))
+    answers = trainer.max_turns
+    followup = len(trainer._followup_ids) * (answers - 1) if answers > 1 else 0
     needed = most + answers * args.max_completion_length + followup
     if needed <= context:
         return

@@ -32,6 +32,7 @@ _BY_COMPLETION_TOKEN = (
     "ref_per_token_logps",
     "sampling_per_token_logps",
     "importance_sampling_ratio",
+    "kl_coefs",
     "turn",
 )
 
@@ -119,8 +120,7 @@ def _widen(rows: Rows, prompt: int, completion: int) -> Rows:
         if isinstance(rows.get(name), Tensor) and rows[name].shape[1:] == rows["completion_ids"].shape[1:]:
             sides[name] = (0, right)
     there = {name: side for name, side in sides.items() if rows.get(name) is not None}
-    # Turns count from 1, and padding needs a number that the coefficients have.
-    return {**rows, **{name: pad(rows[name], side, value=int(name == "turn")) for name, side in there.items()}}
+    return {**rows, **{name: pad(rows[name], side) for name, side in there.items()}}
 
 
 def _kind(values: Any) -> Any:

@@ -42,34 +42,35 @@ class GroupPrompts:
 
     def without_fields(self) -> tuple[list[list[int]], list[Any] | None]:
         """Prompt ids and pictures of all rows."""
-        return self._ids(self.place), self._pictures(self.place)
+        ids, images, _ = self.rows(range(len(self.place)), fields=False)
+        return ids, images
 
     def distinct(self) -> Tokenized:
         """Each distinct prompt as one row."""
-        return self._joined(range(len(self._tokenized)))
+        return joined(self._tokenized, self._images)
 
-    def rows(self, rows: Sequence[int]) -> Tokenized:
-        """Some rows of the rollout."""
-        return self._joined([self.place[row] for row in rows])
+    def rows(self, rows: Sequence[int], *, fields: bool = True) -> Tokenized:
+        """Some rows of the rollout, with the multimodal fields or without."""
+        places = [self.place[row] for row in rows]
+        prompts, images = [self._tokenized[place] for place in places], [self._images[place] for place in places]
+        return joined(prompts, images) if fields else joined([Prompt(each.ids, {}, {}) for each in prompts], images)
 
-    def padded(self, pad_token_id: int) -> dict[str, Any]:
-        """All rows as a model's input, padded on the left."""
-        return collate([self._tokenized[place] for place in self.place], pad_token_id)
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row."""
+        return self._tokenized[self.place[row]]
 
-    def _joined(self, places: Sequence[int]) -> Tokenized:
-        prompts = [self._tokenized[place] for place in places]
-        fields: dict[str, Any] = dict(joined_pictures(prompts))
-        for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
-            # A row that says nothing of its tokens has only text, type 0.
-            fields[name] = [list(prompt.token_fields.get(name, [0] * len(prompt.ids))) for prompt in prompts]
-        return self._ids(places), self._pictures(places), fields
 
-    def _ids(self, places: Sequence[int]) -> list[list[int]]:
-        return [list(self._tokenized[place].ids) for place in places]
+def joined(prompts: Sequence[Prompt], images: Sequence[Any]) -> Tokenized:
+    """Prompts as TRL has them.
 
-    def _pictures(self, places: Sequence[int]) -> list[Any] | None:
-        images = [self._images[place] for place in places]
-        return images if any(images) else None
+    Args:
+        images: the pictures of each, `None` or empty without.
+    """
+    fields: dict[str, Any] = dict(joined_pictures(prompts))
+    for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
+        # A row that says nothing of its tokens has only text, type 0.
+        fields[name] = [list(prompt.token_fields.get(name, [0] * len(prompt.ids))) for prompt in prompts]
+    return [list(prompt.ids) for prompt in prompts], [each or None for each in images] if any(images) else None, fields
 
 
 class ProcessedPrompts:
@@ -79,11 +80,11 @@ class ProcessedPrompts:
         processor: the processor.
     """
 
-    def __init__(self, processor: Any, grouped: GroupPrompts) -> None:
-        self.processor, self._grouped = processor, grouped
+    def __init__(self, processor: Any, prompts: Sequence[Prompt]) -> None:
+        self.processor, self._prompts = processor, prompts
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.processor, name)
 
     def __call__(self, **_: Any) -> dict[str, Any]:
-        return self._grouped.padded(tokenizer_of(self.processor).pad_token_id)
+        return collate(self._prompts, tokenizer_of(self.processor).pad_token_id)

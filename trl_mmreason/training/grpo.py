@@ -1,4 +1,4 @@
-"""GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards, filters, KL coefficients and a second turn.
+"""GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards and filters, credit per token, and several turns.
 
 The one file that overrides private methods of TRL's trainers, as `checkpoint.py` is for those of transformers and
 `compat/` for TRL's vLLM. Each override calls `super()` and edits the result; `tests/test_trl_contract.py` says what
@@ -8,17 +8,13 @@ changed when they do.
 from __future__ import annotations
 
 import math
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import gather_object, send_to_device
+from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers.integrations import is_deepspeed_zero3_enabled
@@ -26,19 +22,16 @@ from transformers.trainer_utils import TrainOutput
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
-from ..compat.chat_template import next_turn_ids
 from ..compat.replaced import replaced
 from ..compat.vllm import corrected_vllm, remember_prompts
 from ..data.images import with_plain_pictures
 from ..functional import (
     SEQUENCE_NORMALISED_LOSSES,
     TOKEN_NORMALISED_LOSSES,
-    aggregate_token_loss,
     informative_groups,
-    k3_divergence,
     turn_of_token,
 )
-from ..generation.batch import own_settings_only, warn_of_ignored_settings
+from ..generation.batch import NextTurn, next_turn, own_settings_only, warn_of_ignored_settings
 from ..generation.live_rows import (
     TOKEN_BY_TOKEN,
     SampledLogprobs,
@@ -49,7 +42,6 @@ from ..generation.live_rows import (
     step_aside,
 )
 from ..messages import with_system_message
-from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .construction import (
     NamedArguments,
     NamedEvaluations,
@@ -61,6 +53,8 @@ from .construction import (
     search_no_weights,
 )
 from .context_length import check_context
+from .credit import GroupOutcome, by_token, kl_difference
+from .credit import without_ungraded as without_ungraded
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference, observe_groups
 from .group_prompts import GroupPrompts, ProcessedPrompts
 from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
@@ -69,44 +63,29 @@ from .prompt_length import without_overlong_prompts
 from .read_once import RowsReadOnce
 from .reference import reference_from_policy
 from .reward_values import checked_rewards, refuse_infinite
-from .timing import Stopwatch, format_seconds
-from .two_turn_rollout import log_turns, roll_out_two_turns
+from .rollout import (
+    Trajectory,
+    log_turns,
+    recorded,
+    roll_out,
+    scored_prompts,
+    types_of_tokens,
+    with_types,
+)
+from .rollout_checkpoint import RolloutCheckpointMixin
+from .timing import Stopwatch, TimedRolloutsMixin
 
 
-@dataclass(frozen=True)
-class GroupOutcome:
-    """The rewards of the gathered groups and the trajectories to keep; equal on every process.
-
-    Attributes:
-        rewards: (N, K); NaN in a whole row keeps that trajectory out of its group's mean and std.
-        keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
-        kl_coefs: (N, turns) KL coefficient of each turn, or `None` for `beta` everywhere.
-        advantages: (N,), or (N, turns) with one for each turn's tokens, in the place of TRL's normalised rewards, and
-            neither centred nor scaled afterwards; `None` for TRL's.
-    """
-
-    rewards: Tensor
-    keep: Tensor
-    kl_coefs: Tensor | None = None
-    advantages: Tensor | None = None
-
-
-def without_ungraded(rewards: Tensor) -> GroupOutcome:
-    """Drop rows without a verdict, whatever their other rewards.
-
-    Args:
-        rewards: (N, K); NaN in the first column where there is no grade.
-    """
-    keep = ~rewards[:, 0].isnan()
-    return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
-
-
-class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, GRPOTrainer):
-    """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
+class GroupGRPOTrainer(
+    NamedArguments, NamedEvaluations, TimedRolloutsMixin, RunFactsMixin, RolloutCheckpointMixin, GRPOTrainer
+):
+    """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with one turn or several.
 
     A subclass overrides `score_groups`, and `log_rollouts` if it has measures of its own. With a `followup`, the policy
-    answers, is told the follow-up and answers again; `max_completion_length` bounds each turn by itself, and only the
-    two answers carry loss.
+    answers, is told the follow-up and answers again; a subclass that overrides `next_message` may say something else to
+    each answer, also with pictures. `max_completion_length` bounds each turn by itself, and only answers carry loss.
+
+    Reward functions get, besides the columns, `trajectory`: a `Trajectory` per row, with each turn's text and tokens.
 
     It takes what `GRPOTrainer` takes, and differs in three more points: a processor that pads right is set to pad
     left, the KL reference is the policy that was passed even if that policy was never saved, and a resumed run
@@ -115,6 +94,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
     Args:
         model, reward_funcs, args: as in `GRPOTrainer`.
         followup: user message after the first answer; `None` for one turn.
+        max_turns: answers of a trajectory at most; by default 2 with a `followup`, else 1.
         system_prompt: system message put before every question; `None` leaves prompts as they are.
         **kwargs: the other arguments of `GRPOTrainer`, by keyword.
 
@@ -126,7 +106,6 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
 
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
     reward_funcs: list[Any]
-    _buffered_inputs: Any  # `None`, or micro-batches
     _train_sampler: Any = None  # TRL's; `None` for a stream
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
 
@@ -137,11 +116,13 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         args: GRPOConfig | None = None,
         *,
         followup: str | None = None,
+        max_turns: int | None = None,
         system_prompt: str | None = None,
         **kwargs: Any,
     ) -> None:
         self.system_prompt = self.eval_system_prompt = system_prompt
-        if followup is not None:
+        self.max_turns = (1 if followup is None else 2) if max_turns is None else max_turns
+        if self.max_turns > 1:
             refuse_second_rollout(type(self).__name__, kwargs)
         if kwargs.get("processing_class") is None:
             kwargs["processing_class"] = load_policy_processor(model, args)
@@ -165,27 +146,56 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
         prepare_models(self)
         self.followup = followup
-        self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
+        self.trajectories: list[Trajectory] = []  # of the rollout at hand
+        self._token_types: dict[str, Tensor] = {}  # of its completions
+        self._grouped: GroupPrompts | None = None  # and its prompts
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._score: Callable[..., tuple] = score_by_length
         # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
         self._stopwatch = Stopwatch()
+        self._rows: list[dict[str, Any]] = []  # of the rollout at hand
         self._sampled: list[tuple[int, dict[str, Any]]] = []  # place and row of each answer that is sampled
         self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
-        if followup is not None:
-            self._followup_ids = next_turn_ids(
-                self.processing_class,
-                followup,
-                eos_token_ids=self.eos_token_ids,
-                chat_template=self.chat_template,
-                **self.chat_template_kwargs,
-            )
-            self.rollout_func = roll_out_two_turns
+        if self.max_turns > 1:
+            self._next_text_turn = lru_cache(lambda role, text: self._next_turn({"role": role, "content": text}))
+            said = {"role": "user", "content": followup or "?"}
+            self._followup_ids = self.next_turn(said).prompt.ids  # refuses a template that cannot go on
+            self.rollout_func = roll_out
             # Generation was set up with the bound of one turn. From here on the attribute is what `dr_grpo` divides
             # by, and that is what a whole trajectory may hold.
-            self.max_completion_length *= 2
+            self.max_completion_length *= self.max_turns
+
+    def next_message(self, row: Mapping[str, Any], answers: Sequence[str]) -> Mapping[str, Any] | None:
+        """What the user says after an answer that ended by itself; `None` ends the conversation.
+
+        It is asked at most `max_turns` - 1 times for a trajectory. Evaluate with the same function:
+        `sample_turns(…, trainer.next_message, …)`.
+
+        Args:
+            row: row of the data set, without `hidden_columns`.
+            answers: texts of the answers so far.
+
+        Returns:
+            Role and content, which is text or parts that may hold pictures:
+            `{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": "So?"}]}`.
+        """
+        return {"role": "user", "content": self.followup} if self.followup and len(answers) == 1 else None
+
+    def next_turn(self, message: Mapping[str, Any]) -> NextTurn:
+        """The user's message as the policy reads it, by the trainer's chat template."""
+        if isinstance(message["content"], str):
+            return self._next_text_turn(message["role"], message["content"])
+        return self._next_turn(message)
+
+    def _next_turn(self, message: Mapping[str, Any]) -> NextTurn:
+        template = {"chat_template": self.chat_template, **self.chat_template_kwargs}
+        return next_turn(self.processing_class, message, eos_token_ids=self.eos_token_ids, **template)
+
+    def shown(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A row without the columns that rewards may not see."""
+        return {name: value for name, value in row.items() if name not in self.hidden_columns}
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         """Turn the reward functions' values into rewards, filters and KL coefficients of whole groups.
@@ -206,7 +216,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
             rows: place among this process's rows → row, hidden columns included.
             texts: what was answered to each.
         """
-        if self.followup is None:
+        if self.max_turns == 1:
             for function in self.reward_funcs:
                 if hasattr(function, "begin"):
                     function.begin(list(rows.values()), texts)
@@ -221,7 +231,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         """(N,) → (Q, G), with the group size of training or of evaluation."""
         return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)
 
-    # ---------------------------------------------------------------------------------------------------- two turns
+    # ------------------------------------------------------------------------------------------------------ rollouts
 
     def _tokenize_prompts(self, prompts: list) -> tuple:
         if self.tools or self.environment_factories:  # TRL adds to these prompts, or has tools of its own for each
@@ -284,7 +294,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         That is before the first update, when they are of one policy. vLLM's are relative to what `top_p` and others
         leave, and cannot be compared then.
         """
-        if not self.model.training or self.facts.updates or self.rollout_func not in (None, roll_out_two_turns):
+        if not self.model.training or self.facts.updates or self.rollout_func not in (None, roll_out):
             return False
         return not (self.use_vllm and (self.top_p < 1 or self.top_k > 0 or self.min_p))
 
@@ -297,22 +307,30 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
     def _generate(self, prompts: list) -> tuple:
         with self._timed("generation"):
             generated = list(super()._generate(prompts))
-        _, completion_ids, env_mask, _, _, extra, images, _ = generated
-        if self.followup is not None:
-            generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
-            images = extra.pop("_images")  # TRL forgets pictures that stand in the messages
-            log_turns(self, completion_ids, env_mask)
+        extra, images = generated[5:7]
+        if self.max_turns > 1:
+            generated[3] = [each.messages for each in self.trajectories]  # TRL decodes all turns into one text
+            images = [each.images for each in self.trajectories]  # TRL forgets pictures that stand in the messages
+            log_turns(self)
+        else:
+            self.trajectories = recorded(self, generated)
+        extra["trajectory"] = self.trajectories
         # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
         generated[6] = [row or [] for row in images] if images is not None and any(images) else None
         if self._grouped is not None:  # TRL processes all pictures again to score the answers
-            self.processing_class = ProcessedPrompts(self.processing_class, self._grouped)
+            if self.max_turns > 1:
+                prompts = scored_prompts(self.trajectories)
+                self._token_types = types_of_tokens(self.trajectories, self.accelerator.device)
+            else:
+                prompts = [self._grouped.prompt(row) for row in range(len(self._rows))]
+            self.processing_class = ProcessedPrompts(self.processing_class, prompts)
         return tuple(generated)
 
     # ------------------------------------------------------------------------------------------------------- groups
 
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
         self._forget_prompts()
-        shown = [{name: value for name, value in row.items() if name not in self.hidden_columns} for row in inputs]
+        shown = [self.shown(row) for row in inputs]
         functions, names = self.reward_funcs, self.reward_func_names
         self.reward_funcs = [checked_rewards(*each) for each in zip(functions, names, strict=True)]
         try:
@@ -335,13 +353,16 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
                 row["prompt"] = with_system_message(row["prompt"], system_prompt)
         if self.log_completions:
             self._keep_questions(inputs)
-        one_answer_a_row = self.followup is not None or not (self.tools or self.rollout_func)
+        self._rows = inputs
+        one_answer_a_row = self.max_turns > 1 or not (self.tools or self.rollout_func)
         self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
         with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_pictures):
             try:
                 batch = super()._generate_and_score_completions(inputs)
+                batch = with_types(batch, self._token_types, batch["completion_ids"].shape[1])
             finally:
                 self._forget_prompts()
+                self._token_types = {}
         assert self._outcome is not None
         outcome, self._outcome = self._outcome, None
         start = self.accelerator.process_index * len(inputs)
@@ -350,12 +371,12 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
         turn = turn_of_token(env_mask)
         if outcome.advantages is not None:
-            by_turn = outcome.advantages.view(len(outcome.advantages), -1)
-            own = by_turn[local]
-            batch["advantages"] = own.squeeze(1) if own.shape[1] == 1 else own.gather(1, turn - 1)
-            logged = list(self._logs["advantages"])[: -len(by_turn)]
+            advantages = outcome.advantages.view(len(outcome.advantages), -1)
+            own = advantages[local]
+            batch["advantages"] = own.squeeze(1) if own.shape[1] == 1 else by_token(own, turn, self.max_turns)
+            logged = list(self._logs["advantages"])[: -len(advantages)]
             self._logs["advantages"].clear()
-            self._logs["advantages"].extend([*logged, *by_turn.mean(dim=1).tolist()])
+            self._logs["advantages"].extend([*logged, *advantages.nanmean(dim=1).tolist()])
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
         if self.model.training:
             self._observe_groups(outcome)
@@ -371,7 +392,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         if self.beta != 0.0 and (outcome.kl_coefs is not None or weight != 1.0):
             uniform = torch.full((len(outcome.keep), 1), self.beta, device=env_mask.device)
             coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
-            batch["kl_coefs"] = (coefs[local] * weight).expand(-1, 2)
+            batch["kl_coefs"] = by_token(coefs[local] * weight, turn, self.max_turns)
             batch["turn"] = turn
         return batch
 
@@ -382,8 +403,8 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
             unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
             teaches = informative_groups(self.in_groups(total.masked_fill(unpaid, torch.nan)))
         else:
-            by_turn = outcome.advantages.view(len(outcome.keep), -1)
-            teaches = self.in_groups((by_turn != 0).any(dim=1) & outcome.keep).any(dim=1)
+            advantages = outcome.advantages.view(len(outcome.keep), -1).nan_to_num()
+            teaches = self.in_groups((advantages != 0).any(dim=1) & outcome.keep).any(dim=1)
         dropped = {name: values[-1] for name, values in self._metrics["train"].items() if name.startswith("dropped_")}
         observe_groups(self.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
 
@@ -428,38 +449,10 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
                 torch.randperm(self._train_sampler.num_samples, generator=self._train_sampler.generator)
         super()._run_epoch(*args, **kwargs)
 
-    # --------------------------------------------------------------------------------------------------------- time
-
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as TRL does, and log at the end where the time went."""
+        """Compare prompts and answers with the context, and train."""
         check_context(self)
-        self._stopwatch = watch = Stopwatch()
-        with watch.part("rest"):
-            result = super().train(*args, **kwargs)
-        if self.accelerator.is_main_process and not self.args.disable_tqdm:
-            sys.stdout.write(f"{format_seconds(watch.seconds)}\n")
-        return result
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As TRL's, with the time of rollouts counted separately."""
-        self.model.train()  # as the first thing in there
-        with self._timed("update"):
-            return super().training_step(*args, **kwargs)
-
-    @property
-    def _mode(self) -> str:
-        """`train` or `eval`: the key of TRL's metrics."""
-        return "train" if self.model.training else "eval"
-
-    @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        """Log the block's seconds as `time/PART`, without those of nested parts."""
-        mode, seconds = self._mode, self._stopwatch.seconds
-        name = part if mode == "train" else f"evaluation: {part}"
-        before = seconds.get(name, 0.0)
-        with self._stopwatch.part(name):
-            yield
-        self._metrics[mode][f"time/{part}"].append(seconds[name] - before)
+        return super().train(*args, **kwargs)
 
     # --------------------------------------------------------------------------------------------------------- loss
 
@@ -483,6 +476,9 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple:
         score = partial(super()._get_per_token_logps_and_entropies, model)
+        kwargs = with_types(
+            kwargs, self._token_types, logits_to_keep
+        )  # in a rollout, for the old and the reference policy
         outputs = self._score(score, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass
         return outputs
@@ -513,70 +509,4 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
             observe_difference(self.facts, logps, sampled, mask.bool() & ~sampled.isnan())
         if "kl_coefs" not in inputs:
             return loss
-        log_ratio = self._log_ratio(logps, inputs, mask) if self.args.use_bias_correction_kl else None
-        divergence = k3_divergence(logps, inputs["ref_per_token_logps"], log_ratio)
-        self._log_turn_kl(divergence.detach() * mask, mask, inputs["turn"])
-        coefs = inputs["kl_coefs"].gather(1, inputs["turn"] - 1)
-        return loss + self._aggregate((coefs - self.beta) * divergence, mask, inputs["num_items_in_batch"])
-
-    def _log_ratio(self, logps: Tensor, inputs: dict, mask: Tensor) -> Tensor:
-        old = inputs.get("old_per_token_logps")
-        log_ratio = logps - (logps.detach() if old is None else old)
-        if self.importance_sampling_level == "sequence":
-            return (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
-        return log_ratio
-
-    def _aggregate(self, per_token: Tensor, mask: Tensor, num_items_in_batch: Tensor) -> Tensor:
-        training = self.model.training
-        steps = self.current_gradient_accumulation_steps if training else 1
-        # `num_items_in_batch` spans all processes and the whole generation batch; a step sees its share.
-        share = num_items_in_batch.clamp(min=1.0) / self.accelerator.num_processes
-        if training:
-            share = share * steps / self.args.steps_per_generation
-        loss = aggregate_token_loss(
-            per_token, mask, self.loss_type, max_tokens=self.max_completion_length, batch_tokens=share
-        )
-        return loss if self.loss_type in TOKEN_NORMALISED_LOSSES else loss / steps
-
-    def _log_turn_kl(self, divergence: Tensor, mask: Tensor, turn: Tensor) -> None:
-        sums = torch.stack([x[turn == t].sum() for t in (1, 2) for x in (divergence, mask.to(divergence))])
-        total = self.accelerator.reduce(sums, reduction="sum").tolist()
-        metrics = self._metrics[self._mode]
-        for turn_number, (value, tokens) in enumerate(zip(total[::2], total[1::2], strict=True), start=1):
-            if tokens:
-                metrics[f"kl_t{turn_number}"].append(value / tokens)
-
-    # -------------------------------------------------------------------------------------------------- checkpoints
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        # Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. A checkpoint
-        # in between keeps the rest of them, or the resumed run would sample anew and lose its place in the data.
-        super()._save_rng_state(output_dir)
-        if self._step % (self.args.steps_per_generation * self.num_iterations):
-            torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(output_dir))
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or not (files := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
-            return
-        file = self._rollouts_file(checkpoint)
-        if not file.exists():
-            raise CheckpointError(
-                f"{checkpoint} was written mid-rollout by a run with another number of processes: it has "
-                f"{files[0].name}, this run needs {file.name}. Resume with as many processes, or from a checkpoint "
-                "between rollouts."
-            )
-        saved = torch.load(file, map_location="cpu", weights_only=True)
-        rows = [len(micro_batch["completion_ids"]) for micro_batch in saved["inputs"]]
-        steps, size = self.args.steps_per_generation, self.args.per_device_train_batch_size
-        if rows != [size] * steps:
-            raise CheckpointError(
-                f"{checkpoint} was written mid-rollout with steps_per_generation={len(rows)} (by default "
-                f"gradient_accumulation_steps) and per_device_train_batch_size={rows[0]}; this run has {steps} and "
-                f"{size}. Resume with the same, or from a checkpoint between rollouts."
-            )
-        self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
-
-    def _rollouts_file(self, checkpoint: str | Path) -> Path:
-        process, processes = self.accelerator.process_index, self.accelerator.num_processes
-        return Path(checkpoint) / f"rollouts_{process}_of_{processes}.pt"
+        return loss + kl_difference(self, logps, inputs, mask)

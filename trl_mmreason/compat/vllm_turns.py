@@ -1,0 +1,104 @@
+"""Several turns in a colocated vLLM without a barrier: a conversation goes on when its own answer ends.
+
+This module imports without vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .vllm_prompts import compare_prompts
+
+Reply = Callable[[Mapping[int, list[int]]], Mapping[int, Any]]
+"""`reply({row: ids of its answer})`: of each row that goes on, the user's next turn: a `NextTurn`."""
+
+
+class Turns:
+    """Generates answers to each prompt, with the user's messages between them; replaces `LLM.generate`.
+
+    The next prompt is the last one, the sampled ids and the message, with the same pictures and the message's. vLLM
+    therefore finds most of it in its prefix cache, and the pictures in its encoder cache.
+
+    Args:
+        llm: vLLM's `LLM`.
+        reply: what the user says.
+        tell_ended: is called with the rows whose answer has ended, and with its ids.
+
+    Attributes:
+        read_tokens, cached_tokens: how many tokens the prompts after the first have, and how many of them were in the
+            prefix cache.
+    """
+
+    def __init__(self, llm: Any, reply: Reply, tell_ended: Callable[[list[int], list[list[int]]], None]) -> None:
+        self.llm, self.reply, self.tell_ended = llm, reply, tell_ended
+        self.read_tokens = self.cached_tokens = 0
+
+    def generate(self, prompts: list[dict[str, Any]], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
+        """Answer each prompt, and each message that follows.
+
+        Args:
+            prompts: `prompt_token_ids`, and `multi_modal_data` if there are pictures.
+            sampling_params: those of all turns.
+            use_tqdm: as `LLM.enqueue` takes it.
+
+        Returns:
+            vLLM's output of each prompt. Its answer holds all answers and the messages between them, whose tokens have
+            no log-probabilities: `{}`.
+
+        Raises:
+            PromptMismatch: vLLM read a prompt that is not the one before continued.
+        """
+        rows: dict[str, int] = {}  # request → row
+        outputs: list[list[Any]] = [[] for _ in prompts]  # of each row: those of its turns
+        said: list[list[Any]] = [[] for _ in prompts]  # and the messages between them
+        last = dict(enumerate(prompts))  # row → its last prompt
+
+        def enqueue(new: dict[int, dict[str, Any]]) -> None:
+            ids = self.llm.enqueue(list(new.values()), sampling_params, use_tqdm=use_tqdm)
+            # "17-0d2f8b1c": vLLM adds the characters after the hyphen, and takes them from its outputs again
+            rows.update(zip((name.partition("-")[0] for name in ids), new, strict=True))
+
+        enqueue(last)
+        while self.llm.llm_engine.has_unfinished_requests():
+            answers: dict[int, list[int]] = {}  # row → ids
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    row = rows[output.request_id]
+                    outputs[row].append(output)
+                    answers[row] = list(output.outputs[0].token_ids)
+            if not answers:
+                continue
+            replies = self.reply(answers)
+            for row, turn in replies.items():
+                said[row].append(turn)
+                last[row] = _continued(last[row], answers[row], turn)
+            if replies:
+                enqueue({row: last[row] for row in replies})
+            self.tell_ended(list(answers), list(answers.values()))
+        return [self._joined(*turns) for turns in zip(outputs, said, strict=True)]
+
+    def _joined(self, turns: list[Any], said: list[Any]) -> Any:
+        """Join the outputs of a row's turns."""
+        first, *others = turns
+        answer, prompt = first.outputs[0], list(first.prompt_token_ids)
+        ids, logprobs = list(answer.token_ids), list(answer.logprobs)
+        for output, message in zip(others, said, strict=True):
+            ids += message.prompt.ids
+            compare_prompts([[*prompt, *ids]], [output.prompt_token_ids])
+            self.read_tokens += len(output.prompt_token_ids)
+            self.cached_tokens += output.num_cached_tokens
+            logprobs += [{} for _ in message.prompt.ids]
+            ids += output.outputs[0].token_ids
+            logprobs += output.outputs[0].logprobs
+        answer.token_ids, answer.logprobs = ids, logprobs
+        return first
+
+
+def _continued(prompt: dict[str, Any], answer: list[int], turn: Any) -> dict[str, Any]:
+    """The prompt after an answer and the user's next turn, in which vLLM expands each picture itself."""
+    found = {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *answer, *turn.unexpanded_ids]}
+    if turn.images:
+        before = prompt.get("multi_modal_data", {}).get("image") or []
+        found["multi_modal_data"] = {"image": [*before, *turn.images]}
+    return found

@@ -1,0 +1,116 @@
+"""Credit: rewards, advantages and KL coefficients of a rollout's groups, and what they are for each of its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..functional import TOKEN_NORMALISED_LOSSES, aggregate_token_loss, k3_divergence
+
+
+@dataclass(frozen=True)
+class GroupOutcome:
+    """The rewards of the gathered groups and the trajectories to keep; equal on every process.
+
+    Attributes:
+        rewards: (N, K); NaN in a whole row keeps that trajectory out of its group's mean and std.
+        keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
+        kl_coefs: KL coefficients, in one of the forms of `advantages`, or `None` for `beta` everywhere.
+        advantages: in the place of TRL's normalised rewards, and neither centred nor scaled afterwards; `None` for
+            TRL's. (N,) of trajectories, (N, turns) with one for each turn's tokens, or (N, T) with one for each token
+            after the prompt, NaN behind a trajectory's last one, where T is more than the number of turns.
+    """
+
+    rewards: Tensor
+    keep: Tensor
+    kl_coefs: Tensor | None = None
+    advantages: Tensor | None = None
+
+
+def without_ungraded(rewards: Tensor) -> GroupOutcome:
+    """Drop rows without a verdict, whatever their other rewards.
+
+    Args:
+        rewards: (N, K); NaN in the first column where there is no grade.
+    """
+    keep = ~rewards[:, 0].isnan()
+    return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+
+
+def by_token(values: Tensor, turn: Tensor, turns: int) -> Tensor:
+    """Spread values of trajectories or turns over tokens.
+
+    Args:
+        values: (B,), (B, turns) or (B, T), as in `GroupOutcome`.
+        turn: (B, C) turn of each token, from 1.
+        turns: how many turns a trajectory has at most.
+
+    Returns:
+        (B, C), 0 where a trajectory has no token.
+
+    Examples:
+        >>> by_token(torch.tensor([[1.0, 2.0]]), torch.tensor([[1, 1, 2]]), turns=2)
+        tensor([[1., 1., 2.]])
+        >>> by_token(torch.tensor([[0.5, 1.0, 1.5]]), torch.tensor([[1, 1, 2]]), turns=2)
+        tensor([[0.5000, 1.0000, 1.5000]])
+    """
+    values = values.view(len(values), -1)
+    columns = turn.shape[1]
+    if values.shape[1] <= turns:
+        return values.gather(1, (turn - 1).clamp(max=values.shape[1] - 1))
+    if values.shape[1] < columns:
+        raise ValueError(
+            f"Credit per token has {values.shape[1]} columns, and a trajectory has {columns} tokens after its prompt; "
+            f"expected as many columns, or one per turn ({turns})."
+        )
+    return values[:, :columns].nan_to_num()
+
+
+def kl_difference(trainer: Any, logps: Tensor, inputs: dict[str, Any], mask: Tensor) -> Tensor:
+    """(β_token − β)·KL as GRPO aggregates it (Eq. 6 of AdaPO), and `kl_t1`, `kl_t2`, … logged.
+
+    Args:
+        trainer: a `GroupGRPOTrainer`.
+        logps: (B, T) log-probabilities under the policy.
+        inputs: the batch, with `kl_coefs` (B, T) and `turn` (B, T).
+        mask: (B, T), 1 for tokens that carry loss.
+    """
+    log_ratio = _log_ratio(trainer, logps, inputs, mask) if trainer.args.use_bias_correction_kl else None
+    divergence = k3_divergence(logps, inputs["ref_per_token_logps"], log_ratio)
+    _log_turn_kl(trainer, divergence.detach() * mask, mask, inputs["turn"])
+    per_token = (inputs["kl_coefs"] - trainer.beta) * divergence
+    return _aggregate(trainer, per_token, mask, inputs["num_items_in_batch"])
+
+
+def _log_ratio(trainer: Any, logps: Tensor, inputs: dict[str, Any], mask: Tensor) -> Tensor:
+    old = inputs.get("old_per_token_logps")
+    log_ratio = logps - (logps.detach() if old is None else old)
+    if trainer.importance_sampling_level == "sequence":
+        return (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
+    return log_ratio
+
+
+def _aggregate(trainer: Any, per_token: Tensor, mask: Tensor, num_items_in_batch: Tensor) -> Tensor:
+    training = trainer.model.training
+    steps = trainer.current_gradient_accumulation_steps if training else 1
+    # `num_items_in_batch` spans all processes and the whole generation batch; a step sees its share.
+    share = num_items_in_batch.clamp(min=1.0) / trainer.accelerator.num_processes
+    if training:
+        share = share * steps / trainer.args.steps_per_generation
+    loss = aggregate_token_loss(
+        per_token, mask, trainer.loss_type, max_tokens=trainer.max_completion_length, batch_tokens=share
+    )
+    return loss if trainer.loss_type in TOKEN_NORMALISED_LOSSES else loss / steps
+
+
+def _log_turn_kl(trainer: Any, divergence: Tensor, mask: Tensor, turn: Tensor) -> None:
+    turns = range(1, trainer.max_turns + 1)
+    sums = torch.stack([each[turn == number].sum() for number in turns for each in (divergence, mask.to(divergence))])
+    total = trainer.accelerator.reduce(sums, reduction="sum").tolist()
+    metrics = trainer._metrics[trainer._mode]
+    for number, value, tokens in zip(turns, total[::2], total[1::2], strict=True):
+        if tokens:
+            metrics[f"kl_t{number}"].append(value / tokens)

@@ -1,0 +1,333 @@
+"""Rollouts of any number of turns: what the policy reads, what it answers, and what it is told next.
+
+One loop for transformers and a vLLM server, in which all answers of a turn are sampled before the next turn; with a
+colocated vLLM a conversation goes on as soon as its own answer has ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+from transformers.utils import logging
+from trl.extras.profiling import profiling_context
+
+from ..generation.batch import NextTurn, Prompt
+from .construction import refuse_plain_prompt
+from .context_length import longest_prompt
+from .group_prompts import joined
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class Turn:
+    """One answer of the policy.
+
+    Attributes:
+        ids: its tokens as sampled, with the one that ended it.
+        ended: whether it ended by itself, and not at the length limit.
+        text: the answer without special tokens.
+        logprobs: log-probability of each token; `None` if the sampler does not tell.
+    """
+
+    ids: list[int]
+    ended: bool
+    text: str
+    logprobs: list[float] | None = None
+
+
+@dataclass
+class Trajectory:
+    """One conversation of a rollout, after the prompt.
+
+    Attributes:
+        row: the row of the data set, without columns that rewards may not see.
+        place: its number among the rows of this process.
+        prompt: the prompt, tokenised.
+        images: pictures of the prompt, followed by those of the user's messages.
+        turns: the policy's answers.
+        said: the user's messages, each after the answer of the same number.
+        left_no_room: whether the last answer got no message because the context had no room for another answer.
+    """
+
+    row: Mapping[str, Any]
+    place: int
+    prompt: Prompt
+    images: list[Any]
+    turns: list[Turn] = field(default_factory=list)
+    said: list[NextTurn] = field(default_factory=list)
+    left_no_room: bool = False
+
+    @property
+    def answers(self) -> list[str]:
+        """The texts of the policy's answers."""
+        return [turn.text for turn in self.turns]
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages after the prompt."""
+        messages: list[dict[str, Any]] = []
+        for turn, said in zip(self.turns, [*self.said, None], strict=True):
+            messages.append({"role": "assistant", "content": turn.text})
+            if said is not None:
+                messages.append(dict(said.message))
+        return messages
+
+    @property
+    def context(self) -> Prompt:
+        """What the policy has read and answered so far."""
+        context = self.prompt
+        for number, turn in enumerate(self.turns):
+            context = context.extended(turn.ids)
+            if number < len(self.said):
+                context = context.followed_by(self.said[number].prompt)
+        return context
+
+    @property
+    def completion_ids(self) -> list[int]:
+        """All tokens after the prompt."""
+        return self.context.ids[len(self.prompt.ids) :]
+
+    @property
+    def env_mask(self) -> list[int]:
+        """1 for each sampled token, 0 for each token of the user's messages."""
+        return self._by_token(lambda turn: [1] * len(turn.ids), 0)
+
+    @property
+    def logprobs(self) -> list[float] | None:
+        """Log-probability of each sampled token, and 0 for the user's; `None` if the sampler does not tell."""
+        if any(turn.logprobs is None for turn in self.turns):
+            return None
+        return self._by_token(lambda turn: turn.logprobs, 0.0)
+
+    def _by_token(self, of_answer: Any, of_message: Any) -> list[Any]:
+        values: list[Any] = []
+        for number, turn in enumerate(self.turns):
+            values += of_answer(turn)
+            if number < len(self.said):
+                values += [of_message] * len(self.said[number].prompt.ids)
+        return values
+
+
+def roll_out(prompts: list, trainer: Any) -> dict[str, Any]:
+    """Sample answers, each followed by what `trainer.next_message` says to it, as a `rollout_func` of TRL.
+
+    An answer that was cut is the last, and so is one that leaves no room for another in vLLM's context.
+
+    Args:
+        prompts: conversations, already repeated for every generation.
+        trainer: a `GroupGRPOTrainer` with `max_turns` above 1.
+    """
+    prompt_ids, images, grouped = begin(trainer, prompts)
+    trajectories = trainer.trajectories
+    if trainer.use_vllm and trainer.vllm_mode == "colocate":
+        _without_barrier(trainer, prompt_ids, images)
+    else:
+        turn_after_turn(trainer, prompt_ids, images, grouped)
+    logprobs = [trajectory.logprobs for trajectory in trajectories]
+    return {
+        "prompt_ids": prompt_ids,
+        "completion_ids": [trajectory.completion_ids for trajectory in trajectories],
+        "logprobs": None if None in logprobs else logprobs,
+        "env_mask": [trajectory.env_mask for trajectory in trajectories],
+    }
+
+
+def begin(trainer: Any, prompts: list) -> tuple:
+    """Tokenise the prompts as `_tokenize_prompts`, and begin a trajectory with each."""
+    refuse_plain_prompt(type(trainer).__name__, prompts[0])
+    prompt_ids, images, grouped = trainer._tokenize_prompts(prompts)
+    rows = dict(trainer._sampled)  # empty where a rollout is called by itself
+    trainer.trajectories = [
+        Trajectory(
+            trainer.shown(rows.get(place, {})),
+            place,
+            grouped.prompt(place),
+            list(images[place] or []) if images else [],
+        )
+        for place in range(len(prompts))
+    ]
+    return prompt_ids, images, grouped
+
+
+def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -> None:
+    """Sample the answers of a turn for all conversations before the next turn.
+
+    Every process continues equally many conversations, the most that any has; the spare ones repeat a prompt and are
+    thrown away. Sharded models need every process in `generate`, and vLLM's server mode hands the results back in
+    slices of equal length.
+
+    Args:
+        trainer: as for `roll_out`.
+        prompt_ids, images, grouped: result of `begin`.
+    """
+    rows = dict(trainer._sampled)
+    generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+    sampled = trainer._generate_single_turn(prompt_ids, images, grouped, generations)
+    goes_on = trainer.trajectories
+    spare = goes_on[0].prompt, goes_on[0].images
+    for _ in range(1, trainer.max_turns):
+        goes_on = add_turns(trainer, goes_on, *sampled)
+        count = torch.tensor([len(goes_on)], device=trainer.accelerator.device)
+        most = int(trainer.accelerator.gather(count).max())
+        if most == 0:
+            return
+        asked = [(each.context, each.images) for each in goes_on] + [spare] * (most - len(goes_on))
+        trainer._sampled = [(each.place, rows[each.place]) for each in goes_on if each.place in rows]
+        sampled = trainer._generate_single_turn(*joined(*zip(*asked, strict=True)), num_generations=1)
+    add_turns(trainer, goes_on, *sampled)
+
+
+def add_turns(
+    trainer: Any, trajectories: Sequence[Trajectory], ids: Sequence[list[int]], logprobs: Sequence[Any] | None
+) -> list[Trajectory]:
+    """Add an answer to each conversation, and what is said to it; return those that go on.
+
+    Args:
+        trainer: as for `roll_out`.
+        ids, logprobs: of each conversation's answer; further ones are left out.
+    """
+    ids = ids[: len(trajectories)]
+    texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True) if ids else []
+    longest = longest_prompt(trainer) or math.inf
+    for number, (trajectory, answer, text) in enumerate(zip(trajectories, ids, texts, strict=True)):
+        turn = Turn(
+            list(answer), answer[-1] in trainer.eos_token_ids, text, list(logprobs[number]) if logprobs else None
+        )
+        trajectory.turns.append(turn)
+        if not turn.ended or len(trajectory.turns) == trainer.max_turns:
+            continue
+        message = trainer.next_message(trajectory.row, trajectory.answers)
+        if message is None:
+            continue
+        said = trainer.next_turn(message)
+        if len(trajectory.context.ids) + len(said.prompt.ids) > longest:
+            trajectory.left_no_room = True
+        else:
+            trajectory.said.append(said)
+            trajectory.images += said.images
+    return [each for each in trajectories if len(each.said) == len(each.turns)]
+
+
+def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> None:
+    """Sample all turns with a colocated vLLM, request by request."""
+    trajectories = trainer.trajectories
+
+    def reply(answers: Mapping[int, list[int]]) -> dict[int, NextTurn]:
+        asked = [trajectories[place] for place in answers]
+        return {each.place: each.said[-1] for each in add_turns(trainer, asked, list(answers.values()), None)}
+
+    logprobs, read, cached = trainer.vllm_generation.generate_turns(
+        prompt_ids, images, reply, trainer._tell_ended, profiler=profiling_context(trainer, "vLLM.generate")
+    )
+    for trajectory, values in zip(trajectories, logprobs, strict=True):
+        sampled = iter(values)
+        for number, turn in enumerate(trajectory.turns):
+            turn.logprobs = [next(sampled) for _ in turn.ids]
+            if number < len(trajectory.said):
+                for _ in trajectory.said[number].prompt.ids:
+                    next(sampled)
+    tokens = torch.tensor([[read, cached]], device=trainer.accelerator.device)
+    read, cached = trainer.accelerator.gather(tokens).sum(dim=0).tolist()
+    if read:
+        metrics = trainer._metrics[trainer._mode]
+        metrics["prefix_cache_hit_rate_t2"].append(cached / read)
+
+
+def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
+    """The trajectories of a rollout that TRL did itself: an answer per row, or more between a tool's results.
+
+    Args:
+        trainer: a `GroupGRPOTrainer`.
+        generated: what TRL's `_generate` returned.
+    """
+    prompt_ids, completion_ids, env_mask, completions, logprobs, _, images, _ = generated
+    trajectories = []
+    for place, (ids, row) in enumerate(zip(completion_ids, trainer._rows, strict=True)):
+        prompt = Prompt(list(prompt_ids[place]), {}, {})
+        trajectory = Trajectory(trainer.shown(row), place, prompt, list(images[place] or []) if images else [])
+        runs = groupby(zip(env_mask[place] if env_mask else [1] * len(ids), ids, strict=True), key=lambda pair: pair[0])
+        spans = [(sampled, [token for _, token in run]) for sampled, run in runs]
+        at = 0
+        for sampled, tokens in spans:
+            if not sampled:
+                trajectory.said.append(NextTurn({}, Prompt(tokens, {}, {}), tokens, []))
+            else:
+                values = logprobs and list(logprobs[place][at : at + len(tokens)])
+                text = trainer.processing_class.decode(tokens, skip_special_tokens=True)
+                trajectory.turns.append(Turn(tokens, tokens[-1] in trainer.eos_token_ids, text, values))
+            at += len(tokens)
+        trajectories.append(trajectory)
+    return trajectories
+
+
+def log_turns(trainer: Any) -> None:
+    """Log the mean length of each turn, and the share of rows whose answer left no room for a further one.
+
+    Args:
+        trainer: as for `roll_out`, after it.
+    """
+    turns = range(trainer.max_turns)
+    facts = [
+        [len(each.turns[turn].ids) if turn < len(each.turns) else 0 for turn in turns]
+        + [each.left_no_room and len(each.turns) == turn for turn in turns]
+        for each in trainer.trajectories
+    ]
+    lengths, no_room = (
+        trainer.accelerator.gather(torch.tensor(facts, device=trainer.accelerator.device)).float().T.chunk(2)
+    )
+    metrics = trainer._metrics[trainer._mode]
+    for turn in turns:
+        if (answered := lengths[turn] > 0).any():
+            metrics[f"length_t{turn + 1}"].append(lengths[turn][answered].mean().item())
+        if turn:
+            metrics[f"no_room_t{turn + 1}"].append(no_room[turn].mean().item())
+    if no_room.any():
+        logger.warning_once(
+            f"{type(trainer).__name__}: {int(no_room.sum())} of {no_room.shape[1]} trajectories of a batch left no "
+            f"room for another answer in vLLM's context of {trainer.vllm_generation.context} tokens, and got none "
+            f"(no_room_t2). Fix: raise {trainer.vllm_generation.context_setting}, or lower max_prompt_length or "
+            "max_completion_length."
+        )
+
+
+def scored_prompts(trajectories: Sequence[Trajectory]) -> list[Prompt]:
+    """The prompts as a model's input, with the pictures of the whole conversation."""
+    return [replace(each.prompt, picture_fields=each.context.picture_fields) for each in trajectories]
+
+
+def types_of_tokens(trajectories: Sequence[Trajectory], device: torch.device) -> dict[str, Tensor]:
+    """(B, C) token types of completions, by name; empty where no message of the user has a picture."""
+    names = {name for each in trajectories for said in each.said for name in said.prompt.token_fields}
+    contexts = [each.context for each in trajectories] if names else []
+    found = {}
+    for name in names:
+        rows = [
+            torch.tensor(context.token_fields.get(name, [0] * len(context.ids))[len(each.prompt.ids) :])
+            for context, each in zip(contexts, trajectories, strict=True)
+        ]
+        found[name] = pad_sequence(rows, batch_first=True).to(device)
+    return found
+
+
+def with_types(fields: Mapping[str, Any], types: Mapping[str, Tensor], columns: int) -> dict[str, Any]:
+    """Replace the token types of completions, for which TRL takes type 0, in a model's inputs.
+
+    Args:
+        fields: a model's inputs, with (B, P + C) token types.
+        types: result of `types_of_tokens`.
+        columns: C.
+    """
+    found = dict(fields)
+    for name, kinds in types.items():
+        own = pad(kinds, (0, columns - kinds.shape[1])).to(fields[name])
+        found[name] = torch.cat([fields[name][:, :-columns], own], dim=1)
+    return found

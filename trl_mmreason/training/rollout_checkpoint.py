@@ -1,0 +1,55 @@
+"""Checkpoints between the optimizer steps of one rollout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+
+from .checkpoint import CheckpointError, CheckpointRestoreMixin
+
+
+class RolloutCheckpointMixin(CheckpointRestoreMixin):
+    """For a `GRPOTrainer`: keeps the rest of a rollout in a checkpoint that is written in the middle of it.
+
+    Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. Without their rest
+    the resumed run would sample anew and lose its place in the data.
+    """
+
+    args: Any
+    _buffered_inputs: Any  # `None`, or micro-batches
+    _step: int
+    num_iterations: int
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self._step % (self.args.steps_per_generation * self.num_iterations):
+            torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not (files := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
+            return
+        file = self._rollouts_file(checkpoint)
+        if not file.exists():
+            raise CheckpointError(
+                f"{checkpoint} was written mid-rollout by a run with another number of processes: it has "
+                f"{files[0].name}, this run needs {file.name}. Resume with as many processes, or from a checkpoint "
+                "between rollouts."
+            )
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+        rows = [len(micro_batch["completion_ids"]) for micro_batch in saved["inputs"]]
+        steps, size = self.args.steps_per_generation, self.args.per_device_train_batch_size
+        if rows != [size] * steps:
+            raise CheckpointError(
+                f"{checkpoint} was written mid-rollout with steps_per_generation={len(rows)} (by default "
+                f"gradient_accumulation_steps) and per_device_train_batch_size={rows[0]}; this run has {steps} and "
+                f"{size}. Resume with the same, or from a checkpoint between rollouts."
+            )
+        self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
+
+    def _rollouts_file(self, checkpoint: str | Path) -> Path:
+        process, processes = self.accelerator.process_index, self.accelerator.num_processes
+        return Path(checkpoint) / f"rollouts_{process}_of_{processes}.pt"
