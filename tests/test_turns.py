@@ -3,7 +3,8 @@
 import pytest
 import torch
 from datasets import Dataset
-from support import SMALL_RUN, drawn_rows, full_but, is_even, load, logps_of, maker, prepared_batch
+from several_turns import TURNS, AsksAgain, corner, length_reward
+from support import SMALL_RUN, drawn_rows, full_but, load, logps_of, maker, prepared_batch
 from test_second_turn import SAID, SaysByHeart
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
@@ -14,35 +15,6 @@ from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.turn_after_turn import sample_turns
 from trl_mmreason.generation.vllm_engine import prompt_of
 from trl_mmreason.training.credit import GroupOutcome
-
-TURNS = 3
-
-
-def corner(row, answers):
-    """A picture of the row's first one, or of a colour, of another size after each answer."""
-    size = (28 * (1 + len(answers)), 56)
-    pictures = pictures_of(row)
-    return pictures[0].convert("RGB").crop((0, 0, 28, 28)).resize(size) if pictures else drawn_rows(1)[0]["images"][0]
-
-
-class AsksAgain(GroupGRPOTrainer):
-    """Shows a corner after an even answer, asks in words after an odd one, and stops at what is divisible by five."""
-
-    def next_message(self, row, answers):
-        if sum(map(ord, answers[-1])) % 5 == 0:
-            return None
-        if is_even(answers[-1]):
-            image = {"type": "image", "image": corner(row, answers)}
-            return {"role": "user", "content": [image, {"type": "text", "text": f"Look at {len(answers)}."}]}
-        return {"role": "user", "content": f"Sure of {answers[-1]}?"}
-
-
-def length_reward(completions, trajectory, **_):
-    assert [[m["content"] for m in each if m["role"] == "assistant"] for each in completions] == [
-        each.answers for each in trajectory
-    ]
-    return [float(sum(len(turn.ids) for turn in each.turns)) for each in trajectory]
-
 
 SETTINGS = {**SMALL_RUN, "max_completion_length": 4, "beta": 0.1, "warmup_steps": 0}
 
@@ -131,8 +103,10 @@ def test_evaluation_reads_the_same_tokens(checkpoints, family, tmp_path, says):
 
     # vLLM is given them with a placeholder per picture, and the pictures in order
     for row, each in zip(rows, trainer.trajectories[::4], strict=True):
-        behind = [message for message in each.messages[:-1]]
-        request = Request([*row["prompt"], *behind], pictures_of(row), answer_ids=[turn.ids for turn in each.turns[:-1]])
+        behind, ids = each.messages[:-1], [turn.ids for turn in each.turns[:-1]]
+        request = Request(
+            [*row["prompt"], *behind], pictures_of(row), answer_ids=[turn.ids for turn in each.turns[:-1]]
+        )
         given = prompt_of(processor, request, {}, trainer.eos_token_ids)
         assert [image.size for image in given.get("multi_modal_data", {}).get("image", [])] == [
             image.size for image in each.images

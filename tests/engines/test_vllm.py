@@ -31,6 +31,9 @@ CASES = {
 }
 
 
+TURNS = {"turns qwen2_5_vl": [], "turns internvl": []}  # three turns, with pictures in the user's messages
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """case → what its run kept, made when first asked for."""
@@ -40,7 +43,7 @@ def runs(tmp_path_factory):
         if case not in made:
             method, family = case.split()
             folder = tmp_path_factory.mktemp(f"{method}_{family}")
-            launch("engines/vllm_colocated.py", 1, family, method, folder, *CASES[case], seconds=300)
+            launch("engines/vllm_colocated.py", 1, family, method, folder, *{**CASES, **TURNS}[case], seconds=300)
             made[case] = torch.load(folder / "results_0.pt")
         return made[case]
 
@@ -84,6 +87,24 @@ def test_the_second_turn_agrees(runs, family):
     for second in (first, torch.cat(later)):  # a trained policy may cut all first answers of a rollout off
         assert len(second) >= 4
         assert second.mean() < TOLERANCE
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_pictures_that_the_user_shows_later_agree(runs, case):
+    """Conversations differ: of one turn to three, and with as many more pictures as the user has shown."""
+    first, *_ = rollouts = runs(case)["rollouts"]
+    assert first["turn"][first["mask"]].unique().tolist() == [1, 2, 3]
+    assert first["pictures"].max() > 2  # no question has more
+    for number, rollout in enumerate(rollouts):
+        found = differences(rollout)
+        assert found.mean() < TOLERANCE, f"rollout {number}: {found.mean()} nats"
+
+
+def test_two_processes_that_share_an_engine_say_different_things(shared_runs):
+    for run in shared_runs("turns", "qwen2_5_vl"):
+        assert max(rollout["turn"][rollout["mask"]].max() for rollout in run["rollouts"]) == 3
+        for rollout in run["rollouts"]:
+            assert differences(rollout).mean() < TOLERANCE
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -55,6 +55,15 @@ def test_sampled_and_trained_log_probabilities_agree(runs, family, method):
         assert sum(later) >= 4
 
 
+def test_pictures_that_the_user_shows_later_agree(runs):
+    """Conversations of one turn to three, with as many more pictures as the user has shown."""
+    first, *_ = rollouts = runs("qwen2_5_vl")["turns"]
+    assert first["turn"][first["mask"]].unique().tolist() == [1, 2, 3]
+    assert first["pictures"].max() > 2  # no question has more
+    for rollout in rollouts:
+        assert differences(rollout).mean() < TOLERANCE
+
+
 def test_a_groups_pictures_are_sent_once_a_turn(runs):
     """Four rollouts of two questions with pictures, in groups of four; in turn 2 each row is a prompt of its own."""
     assert 8 < runs("qwen2_5_vl")["rows_sent"] <= 4 * 2 * 2

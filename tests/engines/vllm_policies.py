@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from several_turns import TURNS, AsksAgain, length_reward
 from support import SMALL_RUN, ParityGrader, drawn_rows, is_even, recorded_batches
 from transformers import BitsAndBytesConfig
 
@@ -13,6 +14,7 @@ from trl_mmreason import (
     AdaPOTrainer,
     ChainOfStepGRPOConfig,
     ChainOfStepGRPOTrainer,
+    RolloutConfig,
     SelfEvolutionConfig,
     SelfEvolutionTrainer,
     SRPOConfig,
@@ -20,6 +22,7 @@ from trl_mmreason import (
 )
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.functional import turn_of_token
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import SIZES, Size, build_model
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
@@ -126,6 +129,9 @@ def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0,
     if method == "sophia":
         args = MixedGroupsGRPOConfig(str(folder), **run, beta=0.001)
         return MixedGroupsGRPOTrainer(policy, args=args, grader=EveryOtherGrader(), **shared)
+    if method == "turns":
+        args = RolloutConfig(str(folder), **run, beta=0.001)
+        return AsksAgain(policy, length_reward, args, max_turns=TURNS, **shared)
     shared["reward_funcs"] = evenness
     if method == "srpo":
         args = SRPOConfig(str(folder), **run, reflection_prompt=None, filter_min_accuracy=0.0)
@@ -149,11 +155,11 @@ def rollout_of(batch):
 
     Returns:
         `sampled`, `trained` and `initial`: (B, T) log-probabilities by vLLM, the training pass and the first policy;
-        `mask`: (B, T) True where a token was sampled; `turn`: (B, T) 1 or 2; `pictures`: (B,) how many each row has.
+        `mask`: (B, T) True where a token was sampled; `turn`: (B, T), from 1; `pictures`: (B,) how many each row has.
     """
     tool_mask = batch["tool_mask"]
     mask = batch["completion_mask"].bool() & tool_mask.bool()
-    turn = 1 + (torch.cumsum(1 - tool_mask, dim=1) > 0).long()
+    turn = turn_of_token(tool_mask)
     return {
         "sampled": batch["sampling_per_token_logps"],
         "trained": batch["old_per_token_logps"],

@@ -29,7 +29,7 @@ SETTINGS += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
 SETTINGS += ["--worker-extension-cls", "vllm_worker.FileWeights"]
 
 
-OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia"]
+OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia", "turns"]
 
 
 class FileClient(corrections.PictureClient):

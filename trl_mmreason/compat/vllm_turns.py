@@ -99,6 +99,7 @@ def _continued(prompt: dict[str, Any], answer: list[int], turn: Any) -> dict[str
     """The prompt after an answer and the user's next turn, in which vLLM expands each picture itself."""
     found = {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *answer, *turn.unexpanded_ids]}
     if turn.images:
-        before = prompt.get("multi_modal_data", {}).get("image") or []
+        before = prompt.get("multi_modal_data", {}).get("image", [])  # TRL leaves a single picture without a list
+        before = before if isinstance(before, list) else [before]
         found["multi_modal_data"] = {"image": [*before, *turn.images]}
     return found
