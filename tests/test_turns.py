@@ -104,9 +104,7 @@ def test_evaluation_reads_the_same_tokens(checkpoints, family, tmp_path, says):
     # vLLM is given them with a placeholder per picture, and the pictures in order
     for row, each in zip(rows, trainer.trajectories[::4], strict=True):
         behind, ids = each.messages[:-1], [turn.ids for turn in each.turns[:-1]]
-        request = Request(
-            [*row["prompt"], *behind], pictures_of(row), answer_ids=[turn.ids for turn in each.turns[:-1]]
-        )
+        request = Request([*row["prompt"], *behind], pictures_of(row), answer_ids=ids)
         given = prompt_of(processor, request, {}, trainer.eos_token_ids)
         assert [image.size for image in given.get("multi_modal_data", {}).get("image", [])] == [
             image.size for image in each.images

@@ -80,7 +80,7 @@ def lessons(rows: Sequence[Mapping[str, Any]], processor: Any, seed: int) -> Dat
     taught = []
     for row in rows:
         asked, request = [_part("image"), _part("text", "Which pattern?")], asks_for(row["corner"])
-        message = looked_at(processor, row, request)
+        (_, message) = _shown(row, processor)
         part = message["content"][0]["image"]
         question = {"role": "user", "content": asked}
         behind = [
@@ -119,7 +119,7 @@ def accuracy(model: Any, processor: Any, rows: Sequence[Mapping[str, Any]], look
     def next_message(row: Mapping[str, Any], answers: Sequence[str]) -> Mapping[str, Any] | None:
         return looked_at(processor, row, answers[-1])
 
-    found = sample_turns(rows, engine, greedy, next_message, [0] * len(rows), turns=1 + looks)
+    found: list[Any] = sample_turns(rows, engine, greedy, next_message, [0] * len(rows), turns=1 + looks)
     right = [turns[-1].text == rf"\boxed{{{row['answer']}}}" for row, turns in zip(rows, found, strict=True)]
     return sum(right) / len(rows), sum(len(turns) > 1 for turns in found) / len(rows)
 
@@ -127,7 +127,7 @@ def accuracy(model: Any, processor: Any, rows: Sequence[Mapping[str, Any]], look
 def well_formed(model: Any, processor: Any, rows: Sequence[Mapping[str, Any]]) -> float:
     """The share of sampled first answers that are a guess, or a request for the right corner."""
     engine = TransformersEngine(model, processor, batch_size=64)
-    found = sample_turns(rows, engine, SamplingParams(ANSWER_TOKENS), lambda *_: None, range(len(rows)))
+    found: list[Any] = sample_turns(rows, engine, SamplingParams(ANSWER_TOKENS), lambda *_: None, range(len(rows)))
     guesses = {rf"\boxed{{{letter}}}" for letter in PATTERNS}
     fine = [turns[0].text in guesses | {asks_for(row["corner"])} for row, turns in zip(rows, found, strict=True)]
     return sum(fine) / len(rows)

@@ -20,7 +20,8 @@ from ..generation.transformers_engine import TransformersEngine
 from ..grading import Grader, grader_or_rules
 from ..grading.reward import items_of
 from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
-from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..training.credit import GroupOutcome, without_ungraded
+from ..training.grpo import GroupGRPOTrainer
 from ..training.reference import initial_policy, prepare_reference
 from .config import SelfEvolutionConfig
 from .objective import log_sum_exp_advantages

@@ -14,7 +14,8 @@ from ..compat.model_parts import train_parts
 from ..grading import grader_or_rules
 from ..grading.reward import get_accuracy_reward
 from ..training.construction import all_rewards, check_rows, config_of
-from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..training.credit import GroupOutcome, without_ungraded
+from ..training.grpo import GroupGRPOTrainer
 from .config import MixedGroupsGRPOConfig
 from .recipe import PAPER
 

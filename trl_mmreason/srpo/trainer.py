@@ -10,7 +10,8 @@ from transformers.utils import logging
 from ..compat.model_parts import freeze_vision_encoder
 from ..grading import Grader
 from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
-from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..training.credit import GroupOutcome, without_ungraded
+from ..training.grpo import GroupGRPOTrainer
 from .config import SRPOConfig
 from .objective import accuracy_filter
 from .recipe import PAPER

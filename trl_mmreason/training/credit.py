@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..functional import TOKEN_NORMALISED_LOSSES, aggregate_token_loss, k3_divergence
+from ..functional import TOKEN_NORMALISED_LOSSES, aggregate_token_loss, informative_groups, k3_divergence
+from .facts import observe_groups
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,23 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
     """
     keep = ~rewards[:, 0].isnan()
     return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+
+
+def observe_outcome(trainer: Any, outcome: GroupOutcome) -> None:
+    """Add the groups of a rollout to the facts of the run.
+
+    Args:
+        trainer: a `GroupGRPOTrainer`.
+    """
+    if outcome.advantages is None:
+        total = (outcome.rewards * trainer.reward_weights.to(outcome.rewards)).nansum(dim=1)
+        unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
+        teaches = informative_groups(trainer.in_groups(total.masked_fill(unpaid, torch.nan)))
+    else:
+        advantages = outcome.advantages.view(len(outcome.keep), -1).nan_to_num()
+        teaches = trainer.in_groups((advantages != 0).any(dim=1) & outcome.keep).any(dim=1)
+    dropped = {name: values[-1] for name, values in trainer._metrics["train"].items() if name.startswith("dropped_")}
+    observe_groups(trainer.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
 
 
 def by_token(values: Tensor, turn: Tensor, turns: int) -> Tensor:

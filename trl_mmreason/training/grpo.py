@@ -1,8 +1,8 @@
 """GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards and filters, credit per token, and several turns.
 
-The one file that overrides private methods of TRL's trainers, as `checkpoint.py` is for those of transformers and
-`compat/` for TRL's vLLM. Each override calls `super()` and edits the result; `tests/test_trl_contract.py` says what
-changed when they do.
+Overrides of TRL's private methods stand here and in `sampled_turns.py`, those of transformers in `checkpoint.py`,
+`rollout_checkpoint.py` and `read_once.py`, those of TRL's vLLM in `compat/`. Each calls `super()` and edits the result;
+`tests/test_trl_contract.py` says what changed when they do.
 """
 
 from __future__ import annotations
@@ -14,33 +14,16 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
-from accelerate.utils import gather_object
-from datasets import Dataset
 from torch import Tensor
-from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import TrainOutput
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 from trl.trainer import grpo_trainer
 
 from ..compat.replaced import replaced
-from ..compat.vllm import corrected_vllm, remember_prompts
+from ..compat.vllm import corrected_vllm
 from ..data.images import with_plain_pictures
-from ..functional import (
-    SEQUENCE_NORMALISED_LOSSES,
-    TOKEN_NORMALISED_LOSSES,
-    informative_groups,
-    turn_of_token,
-)
-from ..generation.batch import NextTurn, next_turn, own_settings_only, warn_of_ignored_settings
-from ..generation.live_rows import (
-    TOKEN_BY_TOKEN,
-    SampledLogprobs,
-    UnknownCacheError,
-    can_decode,
-    can_share_prompts,
-    ended_rows_leave,
-    step_aside,
-)
+from ..functional import SEQUENCE_NORMALISED_LOSSES, turn_of_token
+from ..generation.batch import warn_of_ignored_settings
 from ..messages import with_system_message
 from .construction import (
     NamedArguments,
@@ -53,31 +36,31 @@ from .construction import (
     search_no_weights,
 )
 from .context_length import check_context
-from .credit import GroupOutcome, by_token, kl_difference
+from .credit import GroupOutcome, by_token, kl_difference, observe_outcome
 from .credit import without_ungraded as without_ungraded
-from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference, observe_groups
-from .group_prompts import GroupPrompts, ProcessedPrompts
-from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
-from .padding import carries_loss, score_by_length, sort_by_length
+from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
+from .group_prompts import ProcessedPrompts
+from .logged_questions import LoggedQuestionsMixin, gather_without_pictures
+from .padding import adds_up, carries_loss, score_by_length, sort_by_length
 from .prompt_length import without_overlong_prompts
-from .read_once import RowsReadOnce
+from .read_once import RowsOfRolloutsMixin
 from .reference import reference_from_policy
 from .reward_values import checked_rewards, refuse_infinite
-from .rollout import (
-    Trajectory,
-    log_turns,
-    recorded,
-    roll_out,
-    scored_prompts,
-    types_of_tokens,
-    with_types,
-)
+from .rollout import Trajectory, log_turns, recorded, roll_out, scored_prompts, types_of_tokens, with_types
 from .rollout_checkpoint import RolloutCheckpointMixin
+from .sampled_turns import SampledTurnsTrainer
 from .timing import Stopwatch, TimedRolloutsMixin
 
 
 class GroupGRPOTrainer(
-    NamedArguments, NamedEvaluations, TimedRolloutsMixin, RunFactsMixin, RolloutCheckpointMixin, GRPOTrainer
+    NamedArguments,
+    NamedEvaluations,
+    TimedRolloutsMixin,
+    LoggedQuestionsMixin,
+    RowsOfRolloutsMixin,
+    RunFactsMixin,
+    RolloutCheckpointMixin,
+    SampledTurnsTrainer,
 ):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with one turn or several.
 
@@ -106,8 +89,6 @@ class GroupGRPOTrainer(
 
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
     reward_funcs: list[Any]
-    _train_sampler: Any = None  # TRL's; `None` for a stream
-    processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
 
     def __init__(
         self,
@@ -148,7 +129,6 @@ class GroupGRPOTrainer(
         self.followup = followup
         self.trajectories: list[Trajectory] = []  # of the rollout at hand
         self._token_types: dict[str, Tensor] = {}  # of its completions
-        self._grouped: GroupPrompts | None = None  # and its prompts
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._score: Callable[..., tuple] = score_by_length
@@ -183,16 +163,6 @@ class GroupGRPOTrainer(
         """
         return {"role": "user", "content": self.followup} if self.followup and len(answers) == 1 else None
 
-    def next_turn(self, message: Mapping[str, Any]) -> NextTurn:
-        """The user's message as the policy reads it, by the trainer's chat template."""
-        if isinstance(message["content"], str):
-            return self._next_text_turn(message["role"], message["content"])
-        return self._next_turn(message)
-
-    def _next_turn(self, message: Mapping[str, Any]) -> NextTurn:
-        template = {"chat_template": self.chat_template, **self.chat_template_kwargs}
-        return next_turn(self.processing_class, message, eos_token_ids=self.eos_token_ids, **template)
-
     def shown(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row without the columns that rewards may not see."""
         return {name: value for name, value in row.items() if name not in self.hidden_columns}
@@ -210,12 +180,6 @@ class GroupGRPOTrainer(
         """Log metrics of sampled rows; called after rewards are computed."""
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
-        """Start grading finished answers, each turn by itself; an answer may come twice.
-
-        Args:
-            rows: place among this process's rows → row, hidden columns included.
-            texts: what was answered to each.
-        """
         if self.max_turns == 1:
             for function in self.reward_funcs:
                 if hasattr(function, "begin"):
@@ -232,77 +196,6 @@ class GroupGRPOTrainer(
         return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)
 
     # ------------------------------------------------------------------------------------------------------ rollouts
-
-    def _tokenize_prompts(self, prompts: list) -> tuple:
-        if self.tools or self.environment_factories:  # TRL adds to these prompts, or has tools of its own for each
-            tokenized = super()._tokenize_prompts(prompts)
-        else:
-            self._grouped = GroupPrompts(super()._tokenize_prompts, prompts)
-            tokenized = (*self._grouped.without_fields(), self._grouped)
-        if self.use_vllm:
-            remember_prompts(self, prompts, tokenized)
-        return tokenized
-
-    def _generate_single_turn(
-        self, prompt_ids: list, images: Any, multimodal_fields: Any, *args: Any, **kwargs: Any
-    ) -> tuple:
-        """As TRL's, with the trainer's sampling settings alone; unless another process needs this one at every token, a
-        group's prompt is read once, and finished rows leave the batch.
-        """
-        grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
-        inputs = prompt_ids, images, multimodal_fields
-        policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
-        with own_settings_only(policy):
-            if not (self._rows_can_leave() and can_decode(policy)):
-                if grouped is not None and self._samples_elsewhere:
-                    inputs = prompt_ids, images, {}
-                elif grouped is not None:
-                    inputs = grouped.rows(range(len(prompt_ids)))
-                generated = super()._generate_single_turn(*inputs, *args, **kwargs)
-            else:
-                if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
-                    inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
-                elif grouped is not None:
-                    inputs = grouped.rows(range(len(prompt_ids)))
-                logprobs = SampledLogprobs(self.temperature) if self._compares_policies else None
-                try:
-                    with ended_rows_leave(policy, self._tell_ended, prompt_of, logprobs):
-                        ids, _ = generated = super()._generate_single_turn(*inputs, *args, **kwargs)
-                    if logprobs is not None:
-                        generated = ids, logprobs.of_rows(ids)
-                except UnknownCacheError as error:
-                    step_aside(str(error))
-                    inputs = grouped.rows(range(len(prompt_ids)))  # type: ignore[union-attr]  # prompts were shared
-                    generated = super()._generate_single_turn(*inputs, *args, **kwargs)
-        self._tell_ended(range(len(generated[0])), generated[0])
-        return generated
-
-    @property
-    def _samples_elsewhere(self) -> bool:
-        return self.use_vllm or self.use_transformers_continuous_batching
-
-    def _rows_can_leave(self) -> bool:
-        """Whether transformers samples token by token, and no other process needs this one at every token."""
-        if self._samples_elsewhere or is_deepspeed_zero3_enabled() or self.is_fsdp_enabled:
-            return False
-        return self.generation_config.get_generation_mode() in TOKEN_BY_TOKEN
-
-    @property
-    def _compares_policies(self) -> bool:
-        """Whether to compare log-probabilities of sampled tokens with those of the training pass.
-
-        That is before the first update, when they are of one policy. vLLM's are relative to what `top_p` and others
-        leave, and cannot be compared then.
-        """
-        if not self.model.training or self.facts.updates or self.rollout_func not in (None, roll_out):
-            return False
-        return not (self.use_vllm and (self.top_p < 1 or self.top_k > 0 or self.min_p))
-
-    def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
-        known = [place for place in places if place < len(self._sampled)]  # spare rows of a second turn come after
-        if known:
-            texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
-            self.answers_ended(dict(self._sampled[place] for place in known), texts)
 
     def _generate(self, prompts: list) -> tuple:
         with self._timed("generation"):
@@ -379,7 +272,7 @@ class GroupGRPOTrainer(
             self._logs["advantages"].extend([*logged, *advantages.nanmean(dim=1).tolist()])
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
         if self.model.training:
-            self._observe_groups(outcome)
+            observe_outcome(self, outcome)
         kept_tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(kept_tokens).sum()
 
@@ -396,18 +289,6 @@ class GroupGRPOTrainer(
             batch["turn"] = turn
         return batch
 
-    def _observe_groups(self, outcome: GroupOutcome) -> None:
-        """Add the groups of a rollout to the facts of the run."""
-        if outcome.advantages is None:
-            total = (outcome.rewards * self.reward_weights.to(outcome.rewards)).nansum(dim=1)
-            unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
-            teaches = informative_groups(self.in_groups(total.masked_fill(unpaid, torch.nan)))
-        else:
-            advantages = outcome.advantages.view(len(outcome.keep), -1).nan_to_num()
-            teaches = self.in_groups((advantages != 0).any(dim=1) & outcome.keep).any(dim=1)
-        dropped = {name: values[-1] for name, values in self._metrics["train"].items() if name.startswith("dropped_")}
-        observe_groups(self.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
-
     def only_groups_teach(self) -> bool:
         return not (self._entropy_bonus_enabled or self.aux_loss_enabled)
 
@@ -416,38 +297,6 @@ class GroupGRPOTrainer(
         self._grouped = None
         if isinstance(self.processing_class, ProcessedPrompts):
             self.processing_class = self.processing_class.processor
-
-    def _keep_questions(self, rows: list[dict[str, Any]]) -> None:
-        """Keep the questions of the completions that TRL keeps for its table, one entry for each row."""
-        self._questions.extend(gather_object([about_question(row, self.hidden_columns) for row in rows]))
-        if self.args.log_multimodal:
-            self._logs["images"].extend(gather_object([row.get("images") or [] for row in rows]))
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, and write the questions of the completions in its table."""
-        writes = self.log_completions and self.accelerator.is_main_process
-        if writes:
-            self._logs["prompt"] = deque(prompts_alike(self._logs["prompt"]), maxlen=self._logs["prompt"].maxlen)
-        super().log(logs, start_time)
-        if writes:
-            write_questions(self.args.output_dir, self.state.global_step, self._questions, self._logs["images"])
-
-    # --------------------------------------------------------------------------------------------------------- rows
-
-    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = RowsReadOnce(dataset) if isinstance(dataset, Dataset) else dataset
-        return super()._get_dataloader(rows, *args, **kwargs)
-
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        self._train_sampler = super()._get_train_sampler(*args, **kwargs)
-        return self._train_sampler
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # The sampler draws the order of each epoch from a generator of its own, which a resumed run begins anew.
-        if kwargs["epoch"] == kwargs["epochs_trained"] and getattr(self._train_sampler, "shuffle", False):
-            for _ in range(kwargs["epoch"]):
-                torch.randperm(self._train_sampler.num_samples, generator=self._train_sampler.generator)
-        super()._run_epoch(*args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Compare prompts and answers with the context, and train."""
@@ -460,17 +309,12 @@ class GroupGRPOTrainer(
         """As TRL's, with rows of similar length in one micro-batch where that leaves the update unchanged."""
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is before or not self._loss_adds_up():
+        if self._buffered_inputs is before or not adds_up(self):
             return inputs
         steps = self.args.steps_per_generation
         window = math.gcd(steps, self.args.gradient_accumulation_steps)  # never in two optimizer steps
         self._buffered_inputs = sort_by_length(self._buffered_inputs, window, self.accelerator)
         return self._buffered_inputs[self._step % steps]
-
-    def _loss_adds_up(self) -> bool:
-        """Whether the loss is a sum over rows, so that the update is the same however they are shared out."""
-        by_micro_batch = self._entropy_bonus_enabled or self.top_entropy_quantile < 1 or self.aux_loss_enabled
-        return self.loss_type in SEQUENCE_NORMALISED_LOSSES | TOKEN_NORMALISED_LOSSES and not by_micro_batch
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any

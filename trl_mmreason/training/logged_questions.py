@@ -10,9 +10,10 @@ A folder whose name begins with "_" stays out of what `push_to_hub` uploads: the
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -132,3 +133,30 @@ def _save(picture: Image.Image, folder: Path) -> str:
         with atomic_path(folder / name) as unfinished:
             unfinished.write_bytes(png_of(picture))
     return name
+
+
+class LoggedQuestionsMixin:
+    """For a `GRPOTrainer`: writes the questions of the completions in TRL's tables."""
+
+    args: Any
+    state: Any
+    accelerator: Any
+    log_completions: bool
+    hidden_columns: ClassVar[frozenset[str]] = frozenset()
+    _logs: Any
+    _questions: deque[dict[str, str]]
+
+    def _keep_questions(self, rows: list[dict[str, Any]]) -> None:
+        """Keep the questions of the completions that TRL keeps for its table, one entry for each row."""
+        self._questions.extend(gather_object([about_question(row, self.hidden_columns) for row in rows]))
+        if self.args.log_multimodal:
+            self._logs["images"].extend(gather_object([row.get("images") or [] for row in rows]))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, and write the questions of the completions in its table."""
+        writes = self.log_completions and self.accelerator.is_main_process
+        if writes:
+            self._logs["prompt"] = deque(prompts_alike(self._logs["prompt"]), maxlen=self._logs["prompt"].maxlen)
+        super().log(logs, start_time)  # type: ignore[misc]
+        if writes:
+            write_questions(self.args.output_dir, self.state.global_step, self._questions, self._logs["images"])

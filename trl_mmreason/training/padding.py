@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
+from ..functional import SEQUENCE_NORMALISED_LOSSES, TOKEN_NORMALISED_LOSSES
 from ..generation.batch import TOKEN_FIELDS
 from .exchange import Rows, exchange_rows, join, take
 from .length_batching import batches_by_length, longest_first
@@ -37,6 +38,12 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
         parts = batches_by_length(_computed(rows), [size] * window)
         batches += [unsplit_pixel_values_by_grid(take(rows, part)) for part in parts]
     return batches
+
+
+def adds_up(trainer: Any) -> bool:
+    """Whether a GRPO trainer's loss is a sum over rows, so that the update is the same however they are shared out."""
+    by_micro_batch = trainer._entropy_bonus_enabled or trainer.top_entropy_quantile < 1 or trainer.aux_loss_enabled
+    return trainer.loss_type in SEQUENCE_NORMALISED_LOSSES | TOKEN_NORMALISED_LOSSES and not by_micro_batch
 
 
 def _computed(rows: Rows) -> list[int]:

@@ -40,3 +40,24 @@ class RowsReadOnce(torch.utils.data.Dataset):
             read = dict(zip(distinct, rows, strict=True))
             self._places, self._batch = list(places), [read[place] for place in places]
         return [dict(row) for row in self._batch]
+
+
+class RowsOfRolloutsMixin:
+    """For a `GRPOTrainer`: reads each row once, and goes on in a later epoch where a resumed run stopped."""
+
+    _train_sampler: Any = None  # TRL's; `None` for a stream
+
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = RowsReadOnce(dataset) if isinstance(dataset, datasets.Dataset) else dataset
+        return super()._get_dataloader(rows, *args, **kwargs)  # type: ignore[misc]
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._train_sampler = super()._get_train_sampler(*args, **kwargs)  # type: ignore[misc]
+        return self._train_sampler
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # The sampler draws the order of each epoch from a generator of its own, which a resumed run begins anew.
+        if kwargs["epoch"] == kwargs["epochs_trained"] and getattr(self._train_sampler, "shuffle", False):
+            for _ in range(kwargs["epoch"]):
+                torch.randperm(self._train_sampler.num_samples, generator=self._train_sampler.generator)
+        super()._run_epoch(*args, **kwargs)  # type: ignore[misc]

@@ -1,0 +1,123 @@
+"""Overrides of TRL's GRPOTrainer that tokenise the prompts of a rollout and sample one answer to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers.integrations import is_deepspeed_zero3_enabled
+from trl import GRPOTrainer
+
+from ..compat.vllm import remember_prompts
+from ..generation.batch import NextTurn, next_turn, own_settings_only
+from ..generation.live_rows import (
+    TOKEN_BY_TOKEN,
+    SampledLogprobs,
+    UnknownCacheError,
+    can_decode,
+    can_share_prompts,
+    ended_rows_leave,
+    step_aside,
+)
+from .group_prompts import GroupPrompts
+from .rollout import roll_out
+
+
+class SampledTurnsTrainer(GRPOTrainer):
+    """`GRPOTrainer` that reads each prompt of a rollout once, and lets rows leave the batch that have ended."""
+
+    processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
+    facts: Any
+    _next_text_turn: Callable[[str, str], NextTurn]  # of a message without pictures
+    _grouped: GroupPrompts | None = None  # prompts of the rollout at hand
+    _sampled: list[tuple[int, dict[str, Any]]]  # place and row of each answer that is sampled
+
+    def next_turn(self, message: Mapping[str, Any]) -> NextTurn:
+        """The user's message as the policy reads it, by the trainer's chat template."""
+        if isinstance(message["content"], str):
+            return self._next_text_turn(message["role"], message["content"])
+        return self._next_turn(message)
+
+    def _next_turn(self, message: Mapping[str, Any]) -> NextTurn:
+        template = {"chat_template": self.chat_template, **self.chat_template_kwargs}
+        return next_turn(self.processing_class, message, eos_token_ids=self.eos_token_ids, **template)
+
+    def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        """Start grading finished answers, each turn by itself; an answer may come twice.
+
+        Args:
+            rows: place among this process's rows → row, hidden columns included.
+            texts: what was answered to each.
+        """
+
+    def _tokenize_prompts(self, prompts: list) -> tuple:
+        if self.tools or self.environment_factories:  # TRL adds to these prompts, or has tools of its own for each
+            tokenized = super()._tokenize_prompts(prompts)
+        else:
+            self._grouped = GroupPrompts(super()._tokenize_prompts, prompts)
+            tokenized = (*self._grouped.without_fields(), self._grouped)
+        if self.use_vllm:
+            remember_prompts(self, prompts, tokenized)
+        return tokenized
+
+    def _generate_single_turn(
+        self, prompt_ids: list, images: Any, multimodal_fields: Any, *args: Any, **kwargs: Any
+    ) -> tuple:
+        """As TRL's, with the trainer's sampling settings alone; unless another process needs this one at every token, a
+        group's prompt is read once, and finished rows leave the batch.
+        """
+        grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
+        inputs = prompt_ids, images, multimodal_fields
+        policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
+        with own_settings_only(policy):
+            if not (self._rows_can_leave() and can_decode(policy)):
+                if grouped is not None and self._samples_elsewhere:
+                    inputs = prompt_ids, images, {}
+                elif grouped is not None:
+                    inputs = grouped.rows(range(len(prompt_ids)))
+                generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+            else:
+                if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
+                    inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
+                elif grouped is not None:
+                    inputs = grouped.rows(range(len(prompt_ids)))
+                logprobs = SampledLogprobs(self.temperature) if self._compares_policies else None
+                try:
+                    with ended_rows_leave(policy, self._tell_ended, prompt_of, logprobs):
+                        ids, _ = generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+                    if logprobs is not None:
+                        generated = ids, logprobs.of_rows(ids)
+                except UnknownCacheError as error:
+                    step_aside(str(error))
+                    inputs = grouped.rows(range(len(prompt_ids)))  # type: ignore[union-attr]  # prompts were shared
+                    generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+        self._tell_ended(range(len(generated[0])), generated[0])
+        return generated
+
+    @property
+    def _samples_elsewhere(self) -> bool:
+        return self.use_vllm or self.use_transformers_continuous_batching
+
+    def _rows_can_leave(self) -> bool:
+        """Whether transformers samples token by token, and no other process needs this one at every token."""
+        if self._samples_elsewhere or is_deepspeed_zero3_enabled() or self.is_fsdp_enabled:
+            return False
+        return self.generation_config.get_generation_mode() in TOKEN_BY_TOKEN
+
+    @property
+    def _compares_policies(self) -> bool:
+        """Whether to compare log-probabilities of sampled tokens with those of the training pass.
+
+        That is before the first update, when they are of one policy. vLLM's are relative to what `top_p` and others
+        leave, and cannot be compared then.
+        """
+        if not self.model.training or self.facts.updates or self.rollout_func not in (None, roll_out):
+            return False
+        return not (self.use_vllm and (self.top_p < 1 or self.top_k > 0 or self.min_p))
+
+    def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
+        known = [place for place in places if place < len(self._sampled)]  # spare rows of a second turn come after
+        if known:
+            texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
+            self.answers_ended(dict(self._sampled[place] for place in known), texts)
