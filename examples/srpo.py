@@ -18,7 +18,7 @@ from trl_mmreason.data.sources import read_completions
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.scripts.comparison import train_and_compare
-from trl_mmreason.scripts.sections import WrongArgument
+from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.scripts.single_stage import prepare, run, train_once
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.recipe import TAGGED_ANSWERS, ReflectionArguments, drawn_reflections

@@ -1,6 +1,5 @@
 """AdaPO's recipes and those of its baselines: the data that they begin with, ablations, and appendix B."""
 
-import argparse
 import re
 import shlex
 
@@ -9,7 +8,7 @@ import torch
 from test_configs import ADAPO, PAPER_MODELS, ROOT, each, parse
 
 from trl_mmreason.adapo.objective import adaptive_rewards, kl_coefficients
-from trl_mmreason.cli.commands import prefilter, revise
+from trl_mmreason.cli.main import build_parser
 
 RECIPES = [path for path in ADAPO if path in PAPER_MODELS]
 
@@ -17,17 +16,15 @@ RECIPES = [path for path in ADAPO if path in PAPER_MODELS]
 def sampling_command(path, command):
     """The `mmreason` command at the head of the file, as its parser reads it."""
     head = path.read_text().replace("\\\n#", "")  # a backslash continues in the next line
-    (words,) = re.findall(rf"#   mmreason ({command.__name__.rpartition('.')[2]} .*)", head)
-    parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers())
-    return parser.parse_args(shlex.split(words))
+    (words,) = re.findall(rf"#   mmreason ({command} .*)", head)
+    return build_parser().parse_args(shlex.split(words))
 
 
 @each(RECIPES)
 def test_a_recipe_of_adapo_is_prefiltered_as_it_trains(path):
     """By its own policy, which answers in both turns as in training, under a prompt that asks for a box (A.2)."""
     data, args, model = parse(path)
-    asked = sampling_command(path, prefilter)
+    asked = sampling_command(path, "prefilter")
     assert (asked.output, asked.model, asked.rule) == (data.dataset_name, model.model_name_or_path, "adapo")
     assert (asked.n, asked.max_new_tokens) == (args.num_generations, args.max_completion_length)
     assert (asked.temperature, asked.top_p) == (args.temperature, args.top_p)
@@ -71,7 +68,7 @@ def test_the_supervised_baselines_of_adapo(path):
     assert args.optim == "adamw_torch"
     assert args.get_warmup_steps(500) == 50
     if path.stem.endswith("star"):
-        asked = sampling_command(path, revise)
+        asked = sampling_command(path, "revise")
         assert (asked.output, asked.model) == (data.dataset_name, model.model_name_or_path)
         assert (asked.n, asked.revisions, asked.followup) == (1, 2, None)  # AdaPO's prompt
 

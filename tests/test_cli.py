@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from trl_mmreason import __version__
-from trl_mmreason.cli.commands import merge
+from trl_mmreason.cli.commands import merge_command, prefilter_command
 from trl_mmreason.cli.main import main
 from trl_mmreason.training.documented import HelpFormatter
 
@@ -106,7 +106,16 @@ def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(merge, "_merge", interrupt)
+    monkeypatch.setattr(merge_command, "run", interrupt)
     with pytest.raises(SystemExit) as caught:
         main(["merge", "one.sqlite", "two.sqlite", "--output", "both.sqlite"])
     assert caught.value.code == 130
+
+
+@pytest.mark.parametrize("option", ["--max-new-tokens", "--max_new_tokens", "--max_completion_length"])
+def test_options_are_written_as_in_training_too(option, monkeypatch):
+    limits = []
+    monkeypatch.setattr(prefilter_command, "run", lambda arguments: limits.append(arguments.max_new_tokens))
+    main(["prefilter", "in.jsonl", "out.parquet", "--model", "model", option, "7"])
+    main(["prefilter", "in.jsonl", "out.parquet", "--model", "model", f"{option}=8"])
+    assert limits == [7, 8]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from commands import rows_of, write_questions
 
-from trl_mmreason.cli.commands import options
+from trl_mmreason.cli.commands import command_options as options
 
 
 class OnAFullDisk:
@@ -26,10 +26,10 @@ def test_what_fails_while_it_is_written_leaves_the_old_file_whole(tmp_path):
     parser = argparse.ArgumentParser()
     options.add_arguments(parser)
     arguments = parser.parse_args([questions, str(output), "--model", "policy"])
-    options.run_pipeline("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=rows))
+    options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=rows))
     old = output.read_bytes()
     assert rows_of(output)["id"][:] == ["one", "two"]
 
     with pytest.raises(OSError, match="No space left"):
-        options.run_pipeline("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()))
+        options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()))
     assert output.read_bytes() == old

@@ -76,7 +76,7 @@ REFUSED = [
     ("serve-prm ./nowhere", "there is no folder ./nowhere; give one with a model"),
     ("serve-prm .", "the folder . holds no model: it has no config.json"),
     (f"{STEPS} --openai-only", "--openai-only needs --teacher-server"),
-    (f"{STEPS} --min-steps 11", "got --min-steps 11 --max-steps 10, expected min ≤ max"),
+    (f"{STEPS} --min_steps 11", "got --min-steps 11 --max-steps 10, expected min ≤ max"),
     (f"{TRAJECTORIES} --hard-reasoner large", TOGETHER),
     (f"{TRAJECTORIES} --hard-category dogs", TOGETHER),
     (f"{TRAJECTORIES} --hard-reasoner-server {URL}", "--hard-reasoner-server needs --hard-reasoner"),
@@ -142,6 +142,7 @@ MISREAD = [
     ("server", "invalid choice: 'server'"),
     (f"{STEPS} --min-steps 0", "argument --min-steps: expected an integer ≥ 1, got '0'"),
     (f"{STEPS} --model policy", "unrecognized arguments: --model policy"),  # there is no policy in this
+    (f"{STEPS} --mx_steps 3", "unrecognized arguments: --mx-steps 3; did you mean `--max-steps`?"),
     ("train ppo", "invalid choice: 'ppo'"),
     (f"{TRAJECTORIES} --caption-temperature -1", "--caption-temperature: expected a number ≥ 0, got '-1'"),
     (f"{TRAJECTORIES} --threshold 75", "argument --threshold: expected a number from 0 to 1, got '75'"),

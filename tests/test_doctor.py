@@ -22,17 +22,17 @@ from trl_mmreason import (
     SRPOConfig,
 )
 from trl_mmreason.cli.commands.train import SCRIPTS
-from trl_mmreason.cli.doctor import (
-    check_conversation,
+from trl_mmreason.cli.doctor.machine import check_contract, check_packages, pinned_versions
+from trl_mmreason.cli.doctor.memory import (
+    activation_memory,
+    build_without_weights,
     check_memory,
-    check_method,
-    check_packages,
-    check_settings,
-    read_settings,
+    count_parameters,
+    estimate_memory,
+    training_memory,
 )
-from trl_mmreason.cli.doctor.estimate import estimate_memory
-from trl_mmreason.cli.doctor.machine import check_contract, pinned_versions
-from trl_mmreason.cli.doctor.memory import activation_memory, build_without_weights, count_parameters, training_memory
+from trl_mmreason.cli.doctor.model import check_conversation
+from trl_mmreason.cli.doctor.settings import check_method, check_settings, read_settings
 from trl_mmreason.cli.main import main
 from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.miniature.models import build_model
@@ -171,8 +171,8 @@ def test_stages_have_their_own_settings_over_the_common_ones(tmp_path):
 
 
 def test_the_pinned_versions_are_those_of_the_constraints():
-    assert pinned_versions()["constraints.txt"]["trl"] == TESTED["trl"]
-    assert pinned_versions()["constraints-engines.txt"]["vllm"] == "0.31.0"
+    assert pinned_versions("constraints.txt")["trl"] == TESTED["trl"]
+    assert pinned_versions("constraints-engines.txt")["vllm"] == "0.31.0"
 
 
 def test_pinned_versions_are_fine():
@@ -193,11 +193,10 @@ def test_a_version_between_those_that_were_tested_is_noted_and_one_outside_fails
 
 
 @pytest.mark.parametrize(("transformers", "level"), [("5.17.0", "ok"), ("5.23.0", "note")])
-def test_the_pair_of_an_engine_is_that_of_the_engine_tests(transformers, level):
+def test_the_versions_beside_an_engine_are_those_of_the_engine_tests(transformers, level):
     """A vLLM built for CPUs says so behind its version."""
-    *_, pair = check_packages({**TESTED, "transformers": transformers, "vllm": "0.31.0+cpu"})
-    assert pair.level == level
-    assert pair.text.startswith(f"engine vLLM: vllm 0.31.0+cpu with transformers {transformers}")
+    found = levels(check_packages({**TESTED, "transformers": transformers, "vllm": "0.31.0+cpu"}))
+    assert (found["vllm"], found["transformers"]) == ("ok", level)
 
 
 # ---------------------------------------------------------------------------------------------------------------- model
@@ -260,7 +259,7 @@ def test_a_machine_and_a_miniature_recipe_are_fine(capsys):
     assert status is None
     assert {line.split()[0] for line in lines} <= {"ok", "note"}
     assert any("a second turn follows the first answer" in line for line in lines)
-    assert lines[-1].startswith("ok    training: 0.5 M parameters, 0.5 M trained; GiB a GPU")
+    assert lines[-1].startswith("ok    training: 0.5 M parameters, 0.5 M trained; GiB per GPU")
 
 
 def test_an_adapter_without_named_layers_is_counted_as_it_is_trained(tmp_path, capsys):

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 from transformers import AutoTokenizer
 
-from trl_mmreason.cli.commands import options
+from trl_mmreason.cli.commands import command_options
 from trl_mmreason.cli.main import main
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.jobs import progress
@@ -232,7 +233,7 @@ def test_a_judge_that_says_nothing_ends_the_command_and_is_asked_again(tmp_path,
 @pytest.mark.parametrize("name", [*FILES, "report.html"])
 def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_asked(name, own, tmp_path):
     (tmp_path / "own" / name).mkdir(parents=True)
-    with chat_stub() as server, pytest.raises(SystemExit, match=rf"mmreason evaluate .*{name} is a folder, expected"):
+    with chat_stub() as server, pytest.raises(SystemExit, match=rf"mmreason evaluate: .*{name} is a folder, expected"):
         evaluate(tmp_path, own, "--model", "policy", "--server", server.url)
     assert server.bodies == []
 
@@ -281,7 +282,7 @@ def test_where_no_sample_succeeds_the_command_fails_and_asks_again(status, conte
 def test_a_system_prompt_is_a_name_a_file_or_a_text(given, meant, tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("As in the file.\n", encoding="utf-8")
-    assert options.system_prompt("evaluate", str(file) if given == "FILE" else given) == meant
+    assert command_options.system_prompt(Namespace(system_prompt=str(file) if given == "FILE" else given)) == meant
 
 
 @pytest.mark.full

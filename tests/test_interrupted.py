@@ -16,7 +16,7 @@ from trl import ModelConfig
 
 from trl_mmreason.data.files import FolderInUse, lock_folder, unlock_folder
 from trl_mmreason.jobs.store import SettingsChanged
-from trl_mmreason.scripts.sections import WrongArgument
+from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.scripts.single_stage import (
     CompletionArguments,
     claim_output_dir,

@@ -15,7 +15,8 @@ from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import SCoReConfig
 from trl_mmreason.chain_of_step.annotation import annotate_by_monte_carlo
 from trl_mmreason.cli.commands import annotate, reflect, trajectories
-from trl_mmreason.cli.commands.options import sampling_settings
+from trl_mmreason.cli.commands.command_options import sampling_settings
+from trl_mmreason.cli.main import build_parser
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.sampling import OffPolicySampling
@@ -285,7 +286,7 @@ DATA_STEPS = {
     "SRPO, reflections": DataStep(
         reflect,
         ["--teacher", "teacher"],
-        lambda parsed: vars(ReflectionMaking(**reflect._settings(parsed))),
+        lambda parsed: vars(ReflectionMaking(**reflect.making_settings(parsed))),
         {
             "right_share": (0.3, "section 3.1.1", ReflectionMaking, select_mix),
             "cot_prompt": (COT_PROMPT, "section 3.1.1 and B.3", ReflectionMaking),
@@ -304,7 +305,7 @@ DATA_STEPS = {
     "SOPHIA, trajectories": DataStep(
         trajectories,
         ["--reasoner", "reasoner"],
-        lambda parsed: {**sampling_settings(parsed), **trajectories._settings(parsed)},
+        lambda parsed: {**sampling_settings(parsed), **trajectories.selection_settings(parsed)},
         {
             "captions": (8, "B.1: K", OffPolicySampling),
             "trajectories": (8, "B.1: N", OffPolicySampling),
@@ -322,10 +323,10 @@ DATA_STEPS = {
 def test_the_defaults_of_data_steps_are_the_papers(name):
     """In code and on the command line."""
     step = DATA_STEPS[name]
-    parser = argparse.ArgumentParser()
-    step.command.add(parser.add_subparsers())
     command = step.command.__name__.rpartition(".")[2]
-    settings = step.settings(parser.parse_args([command, "questions", "rows", "--model", "policy", *step.options]))
+    settings = step.settings(
+        build_parser().parse_args([command, "questions", "rows", "--model", "policy", *step.options])
+    )
     for key, (value, place, *places_in_code) in step.paper.items():
         assert settings[key] == value, f"mmreason {command}, {key}: the paper has {value} ({place})"
         for code in places_in_code:

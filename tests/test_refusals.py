@@ -11,8 +11,7 @@ import pytest
 from example_runs import ROOT
 from huggingface_hub.errors import LocalTokenNotFoundError
 
-from trl_mmreason.scripts.refusals import refusal
-from trl_mmreason.scripts.single_stage import exit_on_missing
+from trl_mmreason.scripts.refusals import exit_on_refusal, refusal
 
 SMALL = {
     **{"dataset_name": "miniature/adding", "train_rows": 16, "max_completion_length": 4, "max_steps": 1},
@@ -125,9 +124,9 @@ def test_a_bug_keeps_its_traceback():
         return Path("a").relative_to("b")
 
     for bug in (training_step, parse, other_package):
-        with pytest.raises(ValueError, match="features 4|invalid literal|not in the subpath"), exit_on_missing():
+        with pytest.raises(ValueError, match="features 4|invalid literal|not in the subpath"), exit_on_refusal():
             bug()
-    with pytest.raises(RuntimeError, match="out of"), exit_on_missing():
+    with pytest.raises(RuntimeError, match="out of"), exit_on_refusal():
         raise RuntimeError("out of something")
 
 
@@ -135,4 +134,5 @@ def test_what_is_no_space_and_what_the_hub_says():
     full = OSError(28, "No space left on device", "model.bin")
     assert refusal(full).startswith("a file could not be written: [Errno 28] No space left on device: 'model.bin'. Fix")
     assert refusal(LocalTokenNotFoundError("Token is required")) == "the Hub: Token is required"
+    assert refusal(PermissionError(13, "Permission denied", "x")) == "[Errno 13] Permission denied: 'x'"
     assert refusal(FileNotFoundError(2, "No such file", "x")) is None

@@ -19,12 +19,11 @@ from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts.comparison import train_and_compare
+from trl_mmreason.scripts.refusals import WrongArgument, exit_on_refusal
 from trl_mmreason.scripts.script_parser import ScriptParser
-from trl_mmreason.scripts.sections import WrongArgument
 from trl_mmreason.scripts.single_stage import (
     LORA_TARGETS,
     DataArguments,
-    exit_on_missing,
     load_data,
     load_split,
     policy_path,
@@ -213,7 +212,7 @@ def test_an_adapter_as_the_policy_is_refused(tmp_path):
 
 
 def test_an_interrupted_script_ends_without_a_traceback():
-    with pytest.raises(SystemExit) as ended, exit_on_missing():
+    with pytest.raises(SystemExit) as ended, exit_on_refusal():
         raise KeyboardInterrupt
     assert ended.value.code == 130
 

@@ -13,7 +13,7 @@ from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.scripts.sections import WrongArgument
+from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
 from trl_mmreason.sophia.recipe import SophiaArguments
 

@@ -20,8 +20,9 @@ from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
 from trl_mmreason.data.files import NoSuchFolder
 from trl_mmreason.jobs.store import SettingsChanged
 from trl_mmreason.scripts import stages
+from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.scripts.script_parser import ScriptParser
-from trl_mmreason.scripts.sections import StagedArguments, WrongArgument, made_by, values_of
+from trl_mmreason.scripts.sections import StagedArguments, made_by, values_of
 from trl_mmreason.scripts.single_stage import train_once
 from trl_mmreason.scripts.stages import do_once, save_merged
 from trl_mmreason.self_evolution.recipe import EvolutionArguments

@@ -63,6 +63,12 @@ def test_a_word_close_to_the_name_of_a_prompt_is_refused():
         read_system_prompt("system_prompt", "sohpia")
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "prompt.txt").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"^system_prompt .*/prompt.txt: 'utf-8' codec can't decode"):
+        read_optional_text("system_prompt", str(tmp_path / "prompt.txt"))
+
+
 CPU = {"use_cpu": True, "bf16": False}
 SETTINGS = {
     "system_prompt": lambda text: DataArguments("x", system_prompt=text).system_prompt,

@@ -1,6 +1,5 @@
 """The engine of `mmreason evaluate --vllm --dtype float32`: `python vllm_evaluate.py FOLDER`. Run by test_vllm.py."""
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from support import drawn_rows
 from vllm_policies import random_policy, rule_out_placeholders, save, write
 
 from trl_mmreason.cli.commands import evaluate
+from trl_mmreason.cli.main import build_parser
 from trl_mmreason.generation import Request, SamplingParams
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 
@@ -23,11 +23,8 @@ if __name__ == "__main__":  # vLLM's own process imports this file again
     rule_out_placeholders(model)
     policy = save(model, processor, folder / "policy")
 
-    parser = argparse.ArgumentParser()
-    evaluate.add(parser.add_subparsers())
-    engine = evaluate._engine(
-        parser.parse_args(["evaluate", "own=rows", "--model", policy, "--vllm", "--dtype", "float32"])
-    )
+    asked = ["evaluate", "own=rows", "--model", policy, "--vllm", "--dtype", "float32"]
+    engine = evaluate.load_engine(build_parser().parse_args(asked))
     requests = [Request(row["prompt"], images=row["images"]) for row in drawn_rows(3)]
     greedy = SamplingParams(8, 0.0, logprobs=True)
     answers = {}

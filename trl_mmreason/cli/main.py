@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from .. import __version__
-from ..scripts.refusals import REFUSALS, refusal
+from ..data.suggestions import suggestion
+from ..scripts.refusals import exit_on_refusal
 from ..training.documented import HelpFormatter
 from .commands import (
     annotate,
     doctor,
     evaluate,
-    merge,
-    prefilter,
+    merge_command,
+    prefilter_command,
     reflect,
-    report,
+    report_command,
     revise,
     serve_prm,
     steps,
@@ -27,48 +30,52 @@ from .commands import (
 )
 
 COMMANDS = (
-    train,
-    doctor,
-    serve_prm,
-    prefilter,
-    reflect,
-    revise,
-    steps,
-    annotate,
-    trajectories,
-    evaluate,
-    merge,
-    report,
+    *(train, doctor, serve_prm, prefilter_command, reflect, revise),
+    *(steps, annotate, trajectories, evaluate, merge_command, report_command),
 )
 
 
-class _CommandParser(argparse.ArgumentParser):
-    """Sub-command parser that shows only informative defaults."""
+def build_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line, with a sub-command for each of `COMMANDS`."""
+    parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
+    parser.add_argument("--version", action="version", version=f"trl-mmreason {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for module in COMMANDS:
+        _add_command(commands, module)
+    return parser
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": HelpFormatter, **settings})
+
+def _add_command(commands: Any, module: ModuleType) -> None:
+    """Declare a sub-command, whose help is its module's docstring: a title, the description and an example."""
+    name = module.__name__.rpartition(".")[2].removesuffix("_command").replace("_", "-")
+    title, description, example = re.split(r"\n{2,}", str(module.__doc__).strip())
+    command = commands.add_parser(
+        name,
+        help=title[0].lower() + title[1:].rstrip("."),
+        description=description,
+        epilog=example,
+        formatter_class=HelpFormatter,
+    )
+    module.add(command)
+    command.set_defaults(run=module.run, program=f"mmreason {name}", parser=command)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a sub-command."""
-    parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
-    parser.add_argument("--version", action="version", version=f"trl-mmreason {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_CommandParser)
-    for command in COMMANDS:
-        command.add(commands)
-    arguments = parser.parse_args(argv)
+    """Run a sub-command; its options are written with - or with _, as those of `train` are."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] != ["train"]:  # whose options are the method's
+        given = [re.sub(r"^--[\w-]+", lambda option: option[0].replace("_", "-"), one) for one in given]
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args(given)
     if "run" not in arguments:
         parser.print_help(sys.stderr)
         sys.exit(2)
-    arguments.command_line = shlex.join(["mmreason", *(sys.argv[1:] if argv is None else argv)])  # for reports
-    try:
+    if unknown:
+        near = suggestion(unknown[0].partition("=")[0], (f"--{name.replace('_', '-')}" for name in vars(arguments)))
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+    arguments.command_line = shlex.join(["mmreason", *given])  # for reports
+    with exit_on_refusal(arguments.program):
         arguments.run(arguments)
-    except REFUSALS as error:
-        if (line := refusal(error)) is None:
-            raise
-        raise SystemExit(f"{arguments.command_line.partition(' --')[0]}: {line}") from error
-    except KeyboardInterrupt:
-        sys.exit(130)  # a shell's status of an interrupted command; finished work is kept
 
 
 if __name__ == "__main__":

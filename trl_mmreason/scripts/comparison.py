@@ -41,8 +41,6 @@ def train_and_compare(
 ) -> bool | None:
     """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
 
-    The evaluations are saved into `before` and `after` of `_evaluation` in the output folder.
-
     With `log_completions` a page of what the policy wrote in training comes last, after a push to the Hub, as it holds
     pictures of the data set.
 
@@ -50,20 +48,16 @@ def train_and_compare(
         trainer: a trainer that has not been started.
         data_args: where the questions came from.
         rows: questions to compare on; `None` leaves the comparison out.
-        protocol: how the policy is asked, greedily.
+        protocol: how the policy is asked, greedily; of two answers.
         system_prompt: put before every question.
 
     Returns:
         Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.
-
-    Raises:
-        ValueError: the protocol does not ask for two answers.
     """
     if protocol.turns != 2:
         raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
     title = f"{trainer._name} on {data_args.eval_dataset_name} ({data_args.eval_split})"
-    asking: dict[str, Any] = {"system_prompt": system_prompt, "about": {"title": title}}
-    asking["training"] = asdict(data_args)
+    asking: dict[str, Any] = {"system_prompt": system_prompt, "about": {"title": title}, "training": asdict(data_args)}
     before = None if rows is None else _evaluate(trainer, rows, protocol, "before", **asking)
     train_and_save(trainer)
     after = None if rows is None else _evaluate(trainer, rows, protocol, "after", trainer.args.output_dir, **asking)
@@ -73,16 +67,13 @@ def train_and_compare(
     try:
         publish(trainer, data_args.dataset_name)
     finally:  # a refused push loses nothing
-        _write_groups(trainer)
+        folder = Path(trainer.args.output_dir)
+        if trainer.accelerator.is_main_process and tables_of(folder):
+            write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
+            sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
     return better
-
-
-def _write_groups(trainer: GRPOTrainer) -> None:
-    if trainer.accelerator.is_main_process and tables_of(folder := Path(trainer.args.output_dir)):
-        write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
-        sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
 
 
 def _evaluate(

@@ -34,11 +34,7 @@ def configs(method: str) -> list[str]:
 
 
 def config_file(name: str) -> Path:
-    """Find a configuration: the user's file, or a shipped one by name, such as `adapo/miniature.yaml`.
-
-    Raises:
-        FileNotFoundError: there is neither.
-    """
+    """Find a configuration: the user's file, or a shipped one by name, such as `adapo/miniature.yaml`."""
     for path in (Path(name).expanduser(), ROOT / "configs" / name):
         if path.is_file():
             return path
@@ -52,12 +48,10 @@ def config_file(name: str) -> Path:
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """Read a configuration; the name is as for `config_file`.
+    """Read a configuration, found as by `config_file`; refuse one in which a name comes twice, as YAML takes the last.
 
     Raises:
-        FileNotFoundError: it does not exist.
-        ValueError: it is not YAML, no lines of the form `name: value`, or a name comes twice, of which YAML would take
-            the last.
+        FileNotFoundError, ValueError: it does not exist; it is not YAML, or no lines of the form `name: value`.
     """
     try:
         config = yaml.load(config_file(name).read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe one

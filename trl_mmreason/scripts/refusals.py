@@ -1,32 +1,53 @@
-"""Which errors are about what the user gave or about the machine, so that one line says more than a traceback."""
+"""Errors that the user or the machine can put right end a program in one line; bugs keep their traceback."""
 
 from __future__ import annotations
 
 import errno
 import importlib
+import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dis import opmap
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from safetensors import SafetensorError
 
-from ..data.files import NoSuchFolder
-from ..grading.replies import UnsuitableEngine
-
-REFUSALS = (ValueError, TypeError, KeyError, ImportError, OSError, RuntimeError, SafetensorError)
-"""Errors that may be such; `refusal` says whether one is."""
-
-_PARTIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft", "transformers", "trl", "trl_mmreason")
+_OURS = "trl_mmreason"
+_PARTIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft", "transformers", "trl", _OURS)
 _COMPUTES = {"training_step", "prediction_step", "forward", "generate"}  # functions in which an error is a bug
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+
+
+class WrongArgument(ValueError):
+    """An argument or option has an invalid value, or does not go with another one."""
+
+
+@contextmanager
+def exit_on_refusal(program: str | None = None) -> Iterator[None]:
+    """End the program with one line on an error that `refusal` explains, and with status 130 on Ctrl-C.
+
+    Args:
+        program: begins the line; the name of the running script by default.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (line := refusal(error)) is None:
+            raise
+        raise SystemExit(f"{program or Path(sys.argv[0]).name}: {line}") from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None  # the status that shells expect; finished work is kept
 
 
 def refusal(error: BaseException) -> str | None:
     """The line that a command ends with; `None` for what may be a bug, whose traceback has to be seen.
 
-    A refusal is an error of the Hub, a file that cannot be written, weights that cannot be read, or what one of the
-    libraries or this package raised on purpose, by a `raise` statement, before the first pass through a model.
+    A refusal is an error class of this package, an error of the Hub, a file that cannot be written, weights that cannot
+    be read, or what one of the libraries or this package raised on purpose, by a `raise` statement, before the first
+    pass through a model.
 
     Args:
         error: exception with its traceback.
@@ -41,14 +62,14 @@ def refusal(error: BaseException) -> str | None:
         return f"the Hub: {_first_part(error)}{fix if 'init_hf_repo' in functions else ''}"
     if isinstance(error, SafetensorError):
         return f"the model's weights cannot be read: {error}. Fix: copy or download the model again."
-    if isinstance(error, NoSuchFolder | UnsuitableEngine):
+    if type(error).__module__.startswith(_OURS) or isinstance(error, PermissionError):
         return str(error)
-    if isinstance(error, RuntimeError) or functions & _COMPUTES:
-        return None
+    expected = isinstance(error, ValueError | TypeError | KeyError | ImportError | OSError)
     module = frames[-1][0].f_globals["__name__"] if frames else ""
-    if module.partition(".")[0] not in _PARTIES or not _on_purpose(error.__traceback__):
+    on_purpose = module.partition(".")[0] in _PARTIES and _on_purpose(error.__traceback__)
+    if not expected or not on_purpose or functions & _COMPUTES:
         return None
-    return str(error) if module.startswith("trl_mmreason") else f"{_first_part(error)} ({module})"
+    return str(error) if module.startswith(_OURS) else f"{_first_part(error)} ({module})"
 
 
 def hub_errors() -> tuple[type[Exception], ...]:

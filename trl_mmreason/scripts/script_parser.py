@@ -25,7 +25,8 @@ from ..training.config_values import refuse_impossible
 from ..training.documented import HelpFormatter
 from ..training.resuming import resolve_checkpoint
 from .recipes import config_file, configs, read_config
-from .sections import StagedArguments, WrongArgument, setting_faults, values_of, without_gpu
+from .refusals import WrongArgument
+from .sections import StagedArguments, setting_faults, values_of, without_gpu
 
 _LIBRARIES = ("trl", "transformers", "builtins")
 
@@ -91,8 +92,7 @@ class ScriptParser(TrlParser):
             if args and args[0].endswith((".yaml", ".yml")):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
             for option, value in pairwise(args):
-                if value.startswith("{"):
-                    self._refuse_repeated_names(option, value)
+                _refuse_repeated_names(option, value)
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
                 self.config = args[place]
@@ -100,15 +100,7 @@ class ScriptParser(TrlParser):
                 args[place] = str(config_file(self.config))
             *parsed, options = super().parse_args_and_config(args, return_remaining_strings=True)
             for part in parsed:
-                if isinstance(part, StagedArguments):
-                    self.override_sections(part, options)
-                    self.refuse_wrong_sections(part, options)
-                refuse_missing_packages(vars(part))
-                self._refuse_other_choices(part)
-                refuse_unwritable(getattr(part, "output_dir", None))
-                if isinstance(part, TrainingArguments):
-                    refuse_impossible(type(part).__name__, vars(part))
-                    resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
+                self._check(part, options)
             return tuple(parsed)
         except ImportError as error:  # raised by transformers, which reads DeepSpeed's file at once
             if "deepspeed" not in str(error):
@@ -119,6 +111,21 @@ class ScriptParser(TrlParser):
             self.error(f"{DEEPSPEED}. Fix: {DEEPSPEED.fix()}")
         except (ValueError, OSError, yaml.YAMLError) as error:
             self.error(without_gpu(error) or str(error))
+
+    def _check(self, part: Any, options: Sequence[str]) -> None:
+        """Refuse what one of the dataclasses has that would end the run later; apply `options` to its sections."""
+        if isinstance(part, StagedArguments):
+            self.override_sections(part, options)
+            self.refuse_wrong_sections(part, options)
+        refuse_missing_packages(vars(part))
+        for action in self._actions:  # argparse checks the choices of the command line only
+            value = getattr(part, action.dest, None)
+            if action.choices and isinstance(value, str) and value not in action.choices:
+                raise ValueError(f"{action.dest}: {value!r}, expected one of {', '.join(map(str, action.choices))}")
+        refuse_unwritable(getattr(part, "output_dir", None))
+        if isinstance(part, TrainingArguments):
+            refuse_impossible(type(part).__name__, vars(part))
+            resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; refuse unknown options before configurations are made, which refuse other things."""
@@ -147,16 +154,6 @@ class ScriptParser(TrlParser):
             settings = {**part.common, **getattr(part, section)}
             refuse_impossible(section, settings, schedule=kind.lr_scheduler_type)
 
-    @staticmethod
-    def _refuse_repeated_names(option: str, value: str) -> None:
-        """Refuse JSON in which a name comes twice; transformers, which parses most of it, would take the last."""
-        try:
-            parse_unique(value)
-        except json.JSONDecodeError:  # left to those who parse it
-            return
-        except ValueError as error:
-            raise ValueError(f"{option} {value}: {error}") from error
-
     def _refuse_wrong_keys(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration file's keys that are no arguments, and values of another type; argparse reads strings.
 
@@ -173,19 +170,22 @@ class ScriptParser(TrlParser):
         near = suggestion(option, [f"--{action.dest}" for action in self._actions])
         return ValueError(f"there is no `{option}`{near or otherwise}")
 
-    def _refuse_other_choices(self, part: Any) -> None:
-        """Check a configuration file's values against choices; argparse checks the command line only."""
-        for action in self._actions:
-            value = getattr(part, action.dest, None)
-            if action.choices and isinstance(value, str) and value not in action.choices:
-                raise ValueError(f"{action.dest}: {value!r}, expected one of {', '.join(map(str, action.choices))}")
-
     def error(self, message: str) -> NoReturn:
         """End the script without printing the usage of two hundred arguments."""
         if "arguments are required" in message:
             message += "; or give --config FILE" + (f", such as {self._recipes[0]}" if self._recipes else "")
         sys.stderr.write(f"{self.prog}: error: {message}\n")
         sys.exit(2)
+
+
+def _refuse_repeated_names(option: str, value: str) -> None:
+    """Refuse JSON in which a name comes twice; transformers, which parses most of it, would take the last."""
+    try:
+        parse_unique(value)
+    except json.JSONDecodeError:  # no JSON, or left to those who parse it
+        return
+    except ValueError as error:
+        raise ValueError(f"{option} {value}: {error}") from error
 
 
 def named_policy(model_args: ModelConfig) -> str:

@@ -22,11 +22,8 @@ from ..data.suggestions import suggestion
 from ..data.unique_json import parse_unique
 from ..training.documented import documented
 from ..training.model_card import MINIATURE
+from .refusals import WrongArgument
 from .system_prompts import parse_optional_text, read_system_prompt
-
-
-class WrongArgument(ValueError):
-    """An argument has an invalid value."""
 
 
 @documented
@@ -177,11 +174,7 @@ class StagedArguments(DataArguments):
                     yield section, name, f"`{name}` {pushes} is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
 
     def config(self, section: str, folder: Path, **own: Any) -> Any:
-        """Make a trainer's configuration from its section's settings, then the common ones; it writes into `folder`.
-
-        Raises:
-            WrongArgument: a setting is refused.
-        """
+        """Make a trainer's configuration from its section's settings, then the common ones; it writes into `folder`."""
         try:
             return self.configs()[section](str(folder), **{**self.common, **own, **getattr(self, section)})
         except (TypeError, ValueError) as error:
@@ -212,13 +205,7 @@ def setting_faults(
 
 
 def optional_section(name: str, given: Any, expected: str) -> dict[str, Any]:
-    """A section that may be null, also on the command line, where it is a string.
-
-    Args:
-        name: name of the section.
-        given: the value, as it was passed.
-        expected: what a file has there, for the error message.
-    """
+    """A section that may be null, also on the command line, where it is a string; a file has what is `expected`."""
     if isinstance(given, str):
         given = parse_optional_text(name, given)
     if not isinstance(given, dict | None):
@@ -238,33 +225,22 @@ def _with_contents(value: Any) -> Any:
         return {name: _with_contents(one) for name, one in value.items()}
     if not isinstance(value, str) or not os.path.exists(value):  # Path.exists would raise at a long prompt
         return value
-    files = [value] if os.path.isfile(value) else sorted(map(str, Path(value).glob("*.parquet")))
-    return ", ".join([value, *map(_digest, files)])
-
-
-def _digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return f"SHA-256 {sha_fileobj(file).hex()}"
+    parts = [value]
+    for path in [Path(value)] if os.path.isfile(value) else sorted(Path(value).glob("*.parquet")):
+        with path.open("rb") as file:
+            parts.append(f"SHA-256 {sha_fileobj(file).hex()}")
+    return ", ".join(parts)
 
 
 def without_gpu(error: Exception, option: str = "--") -> str | None:
-    """The fix of transformers' error on bf16 without a GPU; `None` for other errors.
-
-    Args:
-        error: what a configuration raised.
-        option: what stands before the names of options.
-    """
+    """The fix of transformers' error on bf16 without a GPU, with `option` before names; `None` for other errors."""
     if "support bf16/gpu" not in str(error):
         return None
     return f"bf16 asks for a GPU, and there is none. Fix: {option}use_cpu true {option}bf16 false"
 
 
 def made_by(stage: str, path: Path) -> str:
-    """Return the file or folder that the stage wrote.
-
-    Raises:
-        NoSuchFolder: it was not done.
-    """
+    """Return the file or folder that the stage wrote; refuse if it was not done."""
     if not path.exists():
         raise NoSuchFolder(f"{path} does not exist. Run the stage {stage} first.")
     return str(path)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -18,32 +17,29 @@ from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
-from ..data.files import FolderInUse, NoSuchFolder, adapter_base, check_model_folder, lock_folder
+from ..data.files import adapter_base, check_model_folder, lock_folder
 from ..data.loading import load_rows
-from ..data.rows import DataError
 from ..data.sources import read_completions
-from ..jobs.store import SettingsChanged, Store, StoreError
+from ..jobs.store import Store
 from ..miniature.cold_start import cold_start
 from ..miniature.lessons import Lessons
 from ..miniature.models import FAMILIES, SIZES, build_model
 from ..miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from ..training.checkpoint import (
     NOT_PUSHED,
-    CheckpointError,
     explained_writing,
     restore_adapter,
     restore_weights,
     save_whole,
 )
 from ..training.documented import documented
-from ..training.facts import NonFiniteUpdates, NothingTrained
 from ..training.interruption import saves_before_it_ends
 from ..training.model_card import MINIATURE
-from ..training.resuming import NoCheckpoint, finished_state, holds_model, left_by_a_run, resolve_checkpoint
+from ..training.resuming import finished_state, holds_model, left_by_a_run, resolve_checkpoint
 from ..training.sft import CompletionSFTConfig, CompletionSFTTrainer
-from .refusals import REFUSALS, hub_errors, refusal
+from .refusals import WrongArgument, exit_on_refusal, hub_errors
 from .script_parser import ScriptParser, named_policy
-from .sections import DataArguments, WrongArgument
+from .sections import DataArguments
 from .system_prompts import parse_optional_text
 
 logger = logging.getLogger(__name__)
@@ -52,12 +48,6 @@ logger = logging.getLogger(__name__)
 class PushRefused(RuntimeError):
     """The Hub did not take a model, which is saved."""
 
-
-_ENDING = (
-    *(DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument),
-    *(NoCheckpoint, FolderInUse, CheckpointError, NothingTrained, NonFiniteUpdates, PushRefused),
-)
-"""What ends a script with one line."""
 
 _NEWEST = ("true", "auto")  # values of `resume_from_checkpoint` that name no checkpoint
 
@@ -74,32 +64,10 @@ LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_
 `model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the first half."""
 
 
-@contextmanager
-def exit_on_missing() -> Iterator[None]:
-    """End a script with one line where what it was given, or the machine, is at fault; without any on Ctrl-C.
-
-    See `refusal`: a bug keeps its traceback.
-    """
-    script = Path(sys.argv[0]).name
-    try:
-        yield
-    except _ENDING as error:
-        raise SystemExit(f"{script}: {error}") from error
-    except REFUSALS as error:
-        if (line := refusal(error)) is None:
-            raise
-        raise SystemExit(f"{script}: {line}") from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None  # a shell's status of an interrupted command; checkpoints are kept
-
-
 def run(main: Callable[..., None]) -> None:
-    """Call a script's `main` with what the command line says, parsed as its annotations.
-
-    Errors of the user or the machine end the script with one line.
-    """
+    """Call a script's `main` with what the command line says, parsed as its annotations."""
     kinds = [kind for name, kind in get_type_hints(main).items() if name != "return"]
-    with exit_on_missing():
+    with exit_on_refusal():
         main(*ScriptParser(kinds).parse_args_and_config())
 
 
@@ -129,18 +97,15 @@ def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | N
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
-    """Load one split, sampling at most `rows`; `miniature/…` is drawn, with 3,000 rows by default.
-
-    Raises:
-        WrongArgument: a miniature that does not exist.
-    """
+    """Load one split, sampling at most `rows`; `miniature/…` is drawn, with 3,000 rows by default."""
     if name.startswith(MINIATURE):
-        if name.removeprefix(MINIATURE) not in CATEGORIES or split not in SPLITS:
+        category = name.removeprefix(MINIATURE)
+        if category not in CATEGORIES or split not in SPLITS:
             raise WrongArgument(
                 f"{name}, split {split}: expected miniature/<category> with a category of {', '.join(CATEGORIES)} and "
                 f"a split of {', '.join(SPLITS)}."
             )
-        return make_dataset([name.removeprefix(MINIATURE)], rows or 3000, split=split, seed=seed)
+        return make_dataset([category], rows or 3000, split=split, seed=seed)
     reading = {key: getattr(arguments, key) for key in ("columns", "image_root", "system_prompt", "on_error")}
     return load_rows(name, split=split, max_rows=rows, seed=seed, **reading).dataset
 
@@ -161,10 +126,10 @@ def policy_path(
         )
     category = arguments.dataset_name.removeprefix(MINIATURE)
     # The name holds all that decides the result, so that another policy's cold start has another name.
-    details = f"{family}-{size}-{category}-{arguments.cold_start_accuracy}-seed{training_args.seed}-{lessons.name}"
+    seed, accuracy = training_args.seed, arguments.cold_start_accuracy
+    details = f"{family}-{size}-{category}-{accuracy}-seed{seed}-{lessons.name}"
     folder = Path(training_args.output_dir) / "cold_start" / details
     if not folder.exists():
-        seed, accuracy = training_args.seed, arguments.cold_start_accuracy
         model, processor = build_model(family, size, seed=seed, **lessons.vocabulary)
         model = model.to(training_args.device)
         cold_start(model, processor, [category], folder, lessons=lessons, target_accuracy=accuracy, seed=seed)
@@ -172,11 +137,7 @@ def policy_path(
 
 
 def family_and_size(name: str) -> tuple[str, str]:
-    """Parse `miniature/<family>/<size>`, the name of a policy.
-
-    Raises:
-        WrongArgument: there is no such miniature.
-    """
+    """Parse `miniature/<family>/<size>`, the name of a policy."""
     family, _, size = name.removeprefix(MINIATURE).partition("/")
     if family not in FAMILIES or size not in SIZES:
         raise WrongArgument(
@@ -191,13 +152,7 @@ def trainer_settings(
 ) -> dict[str, Any]:
     """Trainer arguments from TRL's `ModelConfig`; fills in `training_args.model_init_kwargs`.
 
-    Args:
-        model_args: with `use_peft` and without targets the adapter is for `LORA_TARGETS`.
-        training_args: configuration of the trainer.
-        eval_rows: `eval_dataset` of the trainer, if the configuration asks for evaluation during training.
-
-    Raises:
-        WrongArgument: the policy is an adapter; there is nothing to evaluate on.
+    `eval_rows` become the trainer's `eval_dataset`, if the configuration asks for evaluation during training.
     """
     refuse_adapter(named_policy(model_args))
     training_args.model_init_kwargs = {
@@ -206,8 +161,10 @@ def trainer_settings(
         "dtype": model_args.dtype,
         **(training_args.model_init_kwargs or {}),
     }
-    quantization, adapter = get_quantization_config(model_args), adapter_config(model_args)
-    settings = {"quantization_config": quantization, "peft_config": adapter}
+    settings = {
+        "quantization_config": get_quantization_config(model_args),
+        "peft_config": adapter_config(model_args),
+    }
     if training_args.eval_strategy != "no" or training_args.eval_on_start:
         if eval_rows is None:
             raise WrongArgument(
@@ -227,11 +184,7 @@ def adapter_config(model_args: ModelConfig) -> PeftConfig | None:
 
 
 def refuse_adapter(name: str) -> None:
-    """Refuse a folder with an adapter as the policy to train.
-
-    Raises:
-        WrongArgument: names the adapter and its base.
-    """
+    """Refuse a folder with an adapter as the policy to train."""
     if (base := adapter_base(name)) is not None:
         raise WrongArgument(
             f"model_name_or_path={name!r} holds an adapter of {base}, expected a whole model. Fix: to resume its "
@@ -249,7 +202,6 @@ def claim_output_dir(
         FolderInUse: another run is writing into it.
         WrongArgument: it holds an earlier run or a model that was to be neither resumed nor overwritten, or the policy.
         SettingsChanged: the run to resume had another policy, other rows or another learning rate.
-        NoCheckpoint: see `resolve_checkpoint`.
     """
     if training_args.process_index:
         return
@@ -326,11 +278,7 @@ def _load_finished(trainer: Trainer, folder: Path) -> None:
 
 
 def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
-    """Write the saved model's card with the results so far, push it if the arguments say so, and print its address.
-
-    Raises:
-        PushRefused: says where the model is, and how to push it by hand.
-    """
+    """Write the saved model's card with the results so far, push it if the arguments say so, and print its address."""
     folder = trainer.args.output_dir
     trainer.create_model_card(model_name=Path(folder).name, dataset_name=dataset_name)
     if not trainer.args.push_to_hub:
@@ -378,15 +326,7 @@ def train_on_completions(
     training_args: CompletionSFTConfig,
     model_args: ModelConfig,
 ) -> None:
-    """Train the arguments' policy on the rows, and save it.
-
-    Args:
-        trainer: for completions in one format.
-        data_args, training_args, model_args: what the script was given.
-
-    Raises:
-        WrongArgument: there are rows to evaluate on, but nothing says when.
-    """
+    """Train the arguments' policy on the rows, and save it."""
     claim_output_dir(data_args, training_args, model_args)
     rows, eval_rows = read_completions(data_args.dataset_name, data_args.dataset_split), None
     if data_args.eval_dataset_name is not None:

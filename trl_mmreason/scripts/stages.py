@@ -32,8 +32,9 @@ from ..jobs.store import Store
 from ..miniature.lessons import Lessons
 from ..miniature.tasks import Problem, make_problems
 from ..training.model_card import CARD, MINIATURE, add_results
+from .refusals import exit_on_refusal
 from .script_parser import ScriptParser
-from .single_stage import exit_on_missing, load_data, policy_path, train_once, trainer_settings
+from .single_stage import load_data, policy_path, train_once, trainer_settings
 
 _logger = logging.getLogger(__name__)
 
@@ -62,16 +63,12 @@ class Pipeline:
 
     @classmethod
     def main(cls, arguments: type) -> None:
-        """Parse the command line and run; a missing data set or model ends the script with one line."""
-        with exit_on_missing():
+        """Parse the command line and run."""
+        with exit_on_refusal():
             cls(*ScriptParser((arguments, ModelConfig)).parse_args_and_config()).run()
 
     def run(self) -> None:
-        """Run the requested stages, and evaluate every existing policy.
-
-        Raises:
-            FolderInUse: another run is writing into the output folder.
-        """
+        """Run the requested stages, and evaluate every existing policy."""
         if PartialState().is_main_process:
             lock_folder(self.folder)
         for stage in self.args.wanted:
@@ -138,11 +135,10 @@ class Pipeline:
         Reinforcement that evaluates during training does so on `eval_rows`; supervised training needs `eval_dataset`.
         """
         self._end_vllm()
-        questions = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None
-        eval_rows = settings.get("eval_dataset") or questions
-        configs = self.args.configs()
+        questions, configs = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None, self.args.configs()
         whole = {"peft_config": None} if any(type(config) is configs[each] for each in self.args.WHOLE) else {}
-        settings = {**trainer_settings(self.model_args, config, eval_rows), **whole, **settings}
+        usual = trainer_settings(self.model_args, config, settings.get("eval_dataset") or questions)
+        settings = {**usual, **whole, **settings}
         return trainer_class(policy, args=config, train_dataset=rows, **settings)
 
     def learn(self, trainer: Any) -> None:
@@ -185,7 +181,6 @@ class Pipeline:
         self._vllm = None
 
     def engine(self, path: str | Path) -> TransformersEngine:
-        """Make an engine on transformers for the model at `path`."""
         return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
 
     def say(self, text: str, file: str | None = None) -> None:
@@ -216,12 +211,9 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
     Args:
         folder: folder of the run.
         stage: name of the stage.
-        settings: what its result depends on, as JSON.
-        finished: what it writes last.
+        settings: what its result depends on, as JSON; if it was begun with others, it is refused.
+        finished: file or folder that it writes last.
         work: does it.
-
-    Raises:
-        SettingsChanged: it was begun with other settings.
     """
     with Store(folder / "stages.sqlite") as store:
         store.fix_settings(stage, settings)

@@ -24,7 +24,7 @@ def parse_optional_text(name: str, text: str | None) -> str | None:
         ValueError: the text is empty.
     """
     if not isinstance(text, str | None):
-        raise TypeError(f"{name} is a {type(text).__name__}, expected a string, or None for none.")
+        raise TypeError(f"{name} is {text!r:.80} ({type(text).__name__}), expected a string, or None for none.")
     if text in ("null", "None", "none"):
         return None
     if text is not None and not str(text).strip():
@@ -37,21 +37,23 @@ def read_optional_text(name: str, text: str | None) -> str | None:
 
     Raises:
         TypeError: it is no string.
-        ValueError: the text or the file is empty or not UTF-8, or it looks like the path of a file that does not exist.
-        OSError: the file cannot be read.
+        ValueError: the text or the file is empty, the file cannot be read or is not UTF-8, or the text looks like the
+            path of a file that does not exist.
     """
-    if not isinstance(text, str | None):
-        raise TypeError(f"{name} is {text!r:.80} ({type(text).__name__}), expected a string.")
     text = parse_optional_text(name, text)
     if text is None:
         return None
-    path = Path(os.path.expanduser(text))
+    path = os.path.expanduser(text)
     if os.path.isfile(path):  # `Path.is_file` raises where a text is too long for a name
-        content = path.read_text(encoding="utf-8").strip()
+        try:
+            content = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{name} {text}: {error}") from error
         if not content:
             raise ValueError(f"{name} {text}: the file is empty; give null for none")
         return content
-    if _looks_like_path(text):
+    is_path = _PATH.fullmatch(text) or (text.startswith(_ANCHORS) and Path(text).suffix in _SUFFIXES)
+    if is_path and "\n" not in text.strip() and not text.startswith(_SWITCHES):
         raise ValueError(
             f"{name} {text}: there is no such file (looked from {os.getcwd()}). Fix the path; if this is the text "
             "itself, put it into a file and give that"
@@ -59,24 +61,11 @@ def read_optional_text(name: str, text: str | None) -> str | None:
     return text
 
 
-def _looks_like_path(text: str) -> bool:
-    """Whether a text that is no file was meant as one: one word like a path, or a path with spaces up to its suffix."""
-    if "\n" in text.strip() or text.startswith(_SWITCHES):
-        return False
-    if _PATH.fullmatch(text):
-        return True
-    return text.startswith(_ANCHORS) and Path(text).suffix in _SUFFIXES
-
-
 def read_system_prompt(option: str, value: str | None) -> str | None:
-    """The system prompt that `value` means; `None` for "null".
-
-    Args:
-        option: what the user calls it, for error messages.
-        value: name of a method's prompt (`Method.system_prompts`), a file, or the text itself.
+    """The system prompt that `value` means: a method's by name (`Method.system_prompts`), or as `read_optional_text`.
 
     Raises:
-        TypeError, ValueError, OSError: as `read_optional_text`; or it is a word close to the name of a prompt.
+        TypeError, ValueError: as `read_optional_text`; or it is a word close to the name of a prompt.
     """
     if not isinstance(value, str):
         return read_optional_text(option, value)

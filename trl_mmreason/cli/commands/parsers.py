@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
 
 from ...data.unique_json import parse_unique
+from ...scripts.system_prompts import read_optional_text
 
 
-def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
-    def number(text: str) -> float:
+def _number(kind: type, expected: str, holds: Callable[[float], bool]) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
             value = math.nan  # NaN lies in no range
         if not holds(value):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+            raise ArgumentTypeError(f"expected {expected}, got {text!r}")
         return value
 
     return number
 
 
-def _whole(expected: str, low: int, high: float = math.inf) -> Callable[[str], int]:
-    def whole(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-        return int(text)
-
-    return whole
-
-
-count = _whole("an integer ≥ 1", 1)
-port = _whole("a port from 0 to 65535", 0, 65535)
-share = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
-temperature = _number("a number ≥ 0", lambda value: 0 <= value < math.inf)
-top_p = _number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+count = _number(int, "an integer ≥ 1", lambda value: value >= 1)
+port = _number(int, "a port from 0 to 65535", lambda value: 0 <= value <= 65535)
+share = _number(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
+temperature = _number(float, "a number ≥ 0", lambda value: 0 <= value < math.inf)
+top_p = _number(float, "a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 def text_or_file(text: str) -> str:
     """Parse a text, which may be in a file of that name; "null" and an empty one stay as they are."""
-    from ...scripts.system_prompts import read_optional_text
-
     try:
         return (read_optional_text("", text) if text.strip() else text) or text
-    except (ValueError, OSError) as error:
-        raise argparse.ArgumentTypeError(str(error).strip()) from error
+    except ValueError as error:
+        raise ArgumentTypeError(str(error).strip()) from error
 
 
 def address(text: str) -> str:
     """Parse the address of a server."""
     if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"expected an address such as http://127.0.0.1:8000/v1, got {text!r}")
+        raise ArgumentTypeError(f"expected an address such as http://127.0.0.1:8000/v1, got {text!r}")
     return text
 
 
@@ -60,7 +50,7 @@ def share_of_machines(text: str) -> tuple[int, int]:
     """Parse K/M: number and count of machines."""
     first, slash, machines = text.partition("/")
     if not (slash and first.isdecimal() and machines.isdecimal() and int(first) < int(machines)):
-        raise argparse.ArgumentTypeError(f"expected K/M with K from 0 to M - 1, as in 0/2 and 1/2; got {text!r}")
+        raise ArgumentTypeError(f"expected K/M with K from 0 to M - 1, as in 0/2 and 1/2; got {text!r}")
     return int(first), int(machines)
 
 
@@ -69,7 +59,7 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         value = parse_unique(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r} ({error})") from error
+        raise ArgumentTypeError(f"expected a JSON object, got {text!r} ({error})") from error
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r}")
+        raise ArgumentTypeError(f"expected a JSON object, got {text!r}")
     return value

@@ -1,52 +1,44 @@
-"""`mmreason steps`: the data of Chain-of-Step's supervised training."""
+"""Make Chain-of-Step's SFT data: a teacher writes the steps to known answers.
+
+Let a teacher who knows the answer write the steps to it (Chain-of-Step, section 3.2).
+
+example: mmreason steps data/train.jsonl data/chains.parquet --teacher TEACHER
+--teacher-server http://127.0.0.1:8000/v1
+"""
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from . import options, parsers
+from ...scripts.refusals import WrongArgument
+from . import command_options as options
+from .parsers import count
 
 
-def add(commands: Any) -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "steps",
-        help="make Chain-of-Step's SFT data: a teacher writes the steps to known answers",
-        description="Let a teacher who knows the answer write the steps to it (Chain-of-Step, section 3.2).",
-        epilog="example: mmreason steps data/train.jsonl data/chains.parquet --teacher TEACHER "
-        "--teacher-server http://127.0.0.1:8000/v1",
-    )
+def add(command: ArgumentParser) -> None:
     options.add_arguments(command, policy=False)
-    options.add_party(
-        command, "teacher", "path or Hub id of the teacher; with --teacher-server its name there", required=True
-    )
-    command.add_argument("--openai-only", action="store_true", help="send the teacher only OpenAI's own fields")
-    command.add_argument(
-        "--min-steps", type=parsers.count, default=5, help="minimum steps of a chain, also stated in the prompt"
-    )
-    command.add_argument(
-        "--max-steps", type=parsers.count, default=10, help="maximum steps of a chain, also stated in the prompt"
-    )
-    command.add_argument(
-        "--attempts", type=parsers.count, default=3, help="attempts to get a parsable chain from the teacher"
-    )
+    teacher = "path or Hub id of the teacher; with --teacher-server its name there"
+    options.add_party(command, "teacher", teacher, required=True)
+    add = command.add_argument
+    add("--openai-only", action="store_true", help="send the teacher only OpenAI's own fields")
+    add("--min-steps", type=count, default=5, help="minimum steps of a chain, also stated in the prompt")
+    add("--max-steps", type=count, default=10, help="maximum steps of a chain, also stated in the prompt")
+    add("--attempts", type=count, default=3, help="attempts to get a parsable chain from the teacher")
     options.add_system_prompt(command, "null for none. The teacher does not see it")
-    command.set_defaults(run=_steps, max_new_tokens=4096)  # ten detailed steps
+    command.set_defaults(max_new_tokens=4096)  # ten detailed steps
 
 
-def _steps(arguments: argparse.Namespace) -> None:
-    options.check_parties("steps", arguments, "teacher")
+def run(arguments: Namespace) -> None:
+    bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
     if arguments.min_steps > arguments.max_steps:
-        bounds = f"--min-steps {arguments.min_steps} --max-steps {arguments.max_steps}"
-        raise SystemExit(f"mmreason steps: got {bounds}, expected min ≤ max")
+        given = f"--min-steps {arguments.min_steps} --max-steps {arguments.max_steps}"
+        raise WrongArgument(f"got {given}, expected min ≤ max")
 
     def write(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ...chain_of_step.step_data import make_step_data
 
-        teacher = options.load_engine("steps", arguments, "teacher")
-        bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
+        teacher = options.load_engine(arguments, "teacher")
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
-    system_prompt = options.system_prompt("steps", arguments.system_prompt)
-    options.run_pipeline("steps", arguments, write, system_prompt=system_prompt)
+    options.run_pipeline(arguments, write, system_prompt=options.system_prompt(arguments))

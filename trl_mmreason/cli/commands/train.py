@@ -1,10 +1,14 @@
-"""`mmreason train`: the example script of a method, from a checkout or from a wheel."""
+"""Train a model with one of the methods.
+
+Train a model with one of the methods, and evaluate it before and after:
+
+example: mmreason train adapo --config adapo/miniature.yaml --output_dir runs/quickstart
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from ...evaluation.methods import METHODS
 from ...scripts.recipes import ROOT, config_file, load_script
@@ -18,30 +22,27 @@ SCRIPTS = {
 }
 
 
-def add(commands: Any) -> None:
-    """Declare the command."""
+def add(command: argparse.ArgumentParser) -> None:
+    """Declare the arguments, and write the help as it is to be shown, with the list of methods."""
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.usage = "mmreason train METHOD [--config FILE] [--NAME VALUE …]"
     methods = "\n".join(f"  {name:15} {text}" for name, text in SCRIPTS.items())
-    command = commands.add_parser(
-        "train",
-        help="train a model with one of the methods",
-        usage="mmreason train METHOD [--config FILE] [--NAME VALUE …]",
-        description=f"Train a model with one of the methods, and evaluate it before and after:\n\n{methods}",
-        epilog=f"""\
+    command.description = f"{command.description}\n\n{methods}"
+    command.epilog = f"""\
 mmreason train METHOD --help shows the arguments of a method. --config takes a file of your own, or the name of one of
 the recipes in {ROOT / "configs"}
 such as adapo/miniature.yaml; copy METHOD/your_model.yaml for your own model and data.
 
 examples:
-  mmreason train adapo --config adapo/miniature.yaml --output_dir runs/quickstart
-  accelerate launch -m trl_mmreason.cli.main train adapo --config adapo/qwen2_5_vl_7b.yaml     (all GPUs)""",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+{str(command.epilog).replace("example:", " ")}
+  accelerate launch -m trl_mmreason.cli.main train adapo --config adapo/qwen2_5_vl_7b.yaml     (all GPUs)"""
     command.add_argument("method", nargs="?", choices=SCRIPTS, metavar="METHOD", help="one of the names above")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the method")
-    command.set_defaults(run=_train, show_help=command.print_help)
+    command.set_defaults(show_help=command.print_help)
 
 
-def _train(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
+    """Run the method's script."""
     if arguments.method is None:
         arguments.show_help(sys.stderr)
         sys.exit(2)

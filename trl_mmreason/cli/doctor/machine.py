@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 from ...scripts.recipes import ROOT
-from .finding import Finding
+from . import Finding
 from .memory import GIB
 
 PACKAGES = (
@@ -21,12 +20,10 @@ PACKAGES = (
 _EXTRAS = ("server", "tracking")  # extras whose packages are checked where they are installed
 
 
-@cache
-def pinned_versions() -> dict[str, dict[str, str]]:
-    """Constraints file → package → version in the last test run."""
-    lines = {path.name: path.read_text().splitlines() for path in sorted(ROOT.glob("constraints*.txt"))}
-    pins = {name: [line.split("==") for line in each if "==" in line] for name, each in lines.items()}
-    return {name: {package.removesuffix("-cpu"): version for package, version in each} for name, each in pins.items()}
+def pinned_versions(file: str) -> dict[str, str]:
+    """Package → version in the last test run, of a constraints file."""
+    lines = (ROOT / file).read_text().splitlines()
+    return {package.removesuffix("-cpu"): version for package, _, version in (one.partition("==") for one in lines)}
 
 
 def installed_version(package: str) -> str | None:
@@ -47,36 +44,24 @@ def check_packages(
         changes: package → its private methods that are not those expected, as `changed_methods` describes them.
     """
     for requirement in _requirements():
-        version = installed.get(requirement.name)
-        if version is not None and not requirement.specifier.contains(version, prereleases=True):
-            fix = f'pip install "{requirement.name}{requirement.specifier}"'
+        version, allowed = installed.get(requirement.name), requirement.specifier
+        if version is not None and not allowed.contains(version, prereleases=True):
             known = len((changes or {}).get(requirement.name, ()))
-            yield Finding(
-                "FAIL",
-                f"{requirement.name} {version}: not tested, {known} known problem{'s' * (known != 1)}; "
-                f"{requirement.specifier} is required.",
-                fix,
-            )
+            problems = f"{known} known problem{'s' * (known != 1)}; {allowed} is required."
+            fix = f'pip install "{requirement.name}{allowed}"'
+            yield Finding("FAIL", f"{requirement.name} {version}: not tested, {problems}", fix)
     has_engine = bool(installed.get("vllm") or installed.get("deepspeed"))
-    name = "constraints-engines.txt" if has_engine else "constraints.txt"
-    tested = pinned_versions().get(name, {})
+    file = "constraints-engines.txt" if has_engine else "constraints.txt"
+    tested = pinned_versions(file)
     for package, version in installed.items():
         if version is None:
             yield Finding("ok", f"{package} is not installed.")
-        elif package not in tested or Version(Version(version).base_version) == Version(tested[package]):
-            yield Finding("ok", f"{package} {version}" + (", as tested." if package in tested else "."))
+        elif package not in tested:
+            yield Finding("ok", f"{package} {version}.")
+        elif Version(Version(version).base_version) == Version(tested[package]):
+            yield Finding("ok", f"{package} {version}, as tested.")
         else:
-            yield Finding("note", f"{package} {version}: the tests ran with {tested[package]} ({name}).")
-    if installed.get("vllm") and installed.get("transformers"):
-        pair = {package: str(installed[package]) for package in ("vllm", "transformers")}
-        is_tested = all(Version(Version(version).base_version) == Version(tested[p]) for p, version in pair.items())
-        text = " with ".join(f"{package} {version}" for package, version in pair.items())
-        tested_pair = ", ".join(f"{package}=={tested[package]}" for package in pair)
-        yield (
-            Finding("ok", f"engine vLLM: {text}, a tested pair.")
-            if is_tested
-            else Finding("note", f"engine vLLM: {text} is no tested pair; tested: {tested_pair}.")
-        )
+            yield Finding("note", f"{package} {version}: the tests ran with {tested[package]} ({file}).")
 
 
 def _requirements() -> list[Requirement]:

@@ -20,18 +20,14 @@ from ...scripts.single_stage import DataArguments, family_and_size, load_split, 
 from ...training.construction import check_template
 from ...training.model_card import MINIATURE
 from ...training.prompt_length import prompt_length
-from .finding import Finding, one_line
+from . import Finding, one_line
 from .memory import build_without_weights
 
 _ROWS = 16  # number of rows whose prompts are measured
 
 
 def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
-    """Build a model without its weights, and load its processor and the tokens that end its answers.
-
-    Args:
-        name: path, Hub id or miniature/<family>/<size>.
-    """
+    """Build a model without its weights, and load its processor and the tokens that end its answers."""
     if name.startswith(MINIATURE):
         model, processor = build_model(*family_and_size(name))
         return model, processor, declared_end_ids(model.generation_config, processor)
@@ -72,13 +68,7 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
 
 
 def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Compare the first prompts of drawn or local data with `max_prompt_length`, where that is set.
-
-    Args:
-        processor: the policy's.
-        settings: settings of one stage.
-        where: name of the stage.
-    """
+    """Compare the first prompts of a stage's drawn or local data with `max_prompt_length`, where that is set."""
     most, source = settings.get("max_prompt_length"), settings.get("dataset_name")
     if most is None or not source or not (source.startswith(MINIATURE) or Path(source).expanduser().exists()):
         return

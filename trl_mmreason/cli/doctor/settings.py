@@ -1,16 +1,18 @@
-"""Check the settings of a configuration: what they need, the files that they name, and values that can be no such."""
+"""Check a configuration: its method, what it needs, the files that it names, and values that training refuses."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_type_hints
 
 import torch
+import yaml
 from huggingface_hub import get_token
+from transformers import TrainingArguments
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from trl import GRPOConfig, ModelConfig
 
@@ -18,12 +20,14 @@ from ...compat.packages import missing_packages
 from ...data.files import is_missing_path
 from ...data.rows import DataError
 from ...data.sources import read_source
-from ...scripts.recipes import read_config
+from ...scripts.recipes import config_file, load_script, read_config
+from ...scripts.script_parser import ScriptParser
 from ...training.model_card import MINIATURE
-from .estimate import WEIGHT_BYTES
-from .finding import Finding, one_line
+from . import Finding, one_line
+from .memory import WEIGHT_BYTES
 
-ONLY_STAGE = "training"  # the only stage of a configuration without sections
+_ONLY_STAGE = "training"  # the only stage of a configuration without sections
+_SIZES = ("per_device_train_batch_size", "max_prompt_length", "max_completion_length")
 
 
 def read_settings(
@@ -38,7 +42,7 @@ def read_settings(
     config = read_config(name)
     kinds, outside = kinds or {}, {**config, **(config.get("common") or {})}
     sections = {key: each for key, each in config.items() if isinstance(each, dict) and "learning_rate" in each}
-    stages = {key: {**outside, **each} for key, each in sections.items()} or {ONLY_STAGE: outside}
+    stages = {key: {**outside, **each} for key, each in sections.items()} or {_ONLY_STAGE: outside}
     complete = {key: {**_defaults(kinds.get(key, GRPOConfig)), **each} for key, each in stages.items()}
     return {**_defaults(GRPOConfig), **outside}, complete
 
@@ -54,9 +58,102 @@ def _defaults(kind: type) -> dict[str, Any]:
     return defaults
 
 
+class _Parser(ScriptParser):
+    """The parser of a method's script, which raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+    def refuse_wrong_sections(self, *_: Any) -> None:
+        """Leave the sections to `MethodParser.faults`, which names all that is wrong with them."""
+
+
+class MethodParser:
+    """Parse a configuration as `mmreason train METHOD` does.
+
+    Attributes:
+        method: name of the method.
+        known: keys outside sections.
+        reads: stage → the settings that it reads; empty for a method without stages.
+        configs: stage → its configuration class.
+        whole: sections whose stages train all weights, with `use_peft`, too.
+    """
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        module = load_script(method, f"{__package__}.{method}")
+        hints = get_type_hints(module.main) if hasattr(module, "main") else {}
+        staged = [kind for kind in vars(module).values() if is_dataclass(kind) and hasattr(kind, "STAGES")]
+        self._types: list[Any] = [kind for name, kind in hints.items() if name != "return"] or [*staged, ModelConfig]
+        self.known = {each.name for kind in self._types for each in fields(kind)}
+        first = self._types[0]
+        self.reads: Mapping[str, Iterable[str]] = getattr(first, "READS", {})
+        self.whole: Sequence[str] = getattr(first, "WHOLE", ())
+        trained = [kind for kind in self._types if issubclass(kind, TrainingArguments)]
+        self.configs: Mapping[str, type] = {_ONLY_STAGE: trained[0]} if trained else first.configs()
+
+    def faults(self, path: Path, given: Mapping[str, Any]) -> dict[str, list[str]]:
+        """What `train` refuses → sections, apart from what this machine lacks: `check_settings` names that."""
+        lacking = _lacking(given).items()
+        options = [part for key, value in lacking if key in self.known for part in (f"--{key}", value)]
+        try:
+            parsed = _Parser(self._types).parse_args_and_config(["--config", str(path), *options])
+        except (ValueError, TypeError) as error:
+            return {f"{self.method}: {one_line(error)}": []}
+        faults: dict[str, list[str]] = {}
+        for section, text in self._section_faults(parsed[0]) if _ONLY_STAGE not in self.configs else ():
+            faults.setdefault(text, []).append(section)
+        return faults
+
+    def _section_faults(self, args: Any) -> Iterator[tuple[str, str]]:
+        yield from ((section, fault) for section, _, fault in args.unknown_settings())
+        for section, kind in self.configs.items():
+            if not getattr(args, section):
+                continue
+            known = {each.name for each in fields(kind)}
+            merged_settings = {**args.common, **getattr(args, section)}
+            settings = {name: value for name, value in merged_settings.items() if name in known}
+            lacking = {key: yaml.safe_load(value) for key, value in _lacking(settings).items()}
+            try:
+                kind(args.output_dir, **{**settings, **lacking})
+            except (ValueError, TypeError) as error:
+                yield section, one_line(error)
+
+
+def _lacking(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Option → its value on a machine that lacks what the settings ask for."""
+    on_cpu = {} if torch.cuda.is_available() else {"use_cpu": "true"}
+    return on_cpu | {missing.setting: missing.instead for missing in missing_packages(settings)}
+
+
+def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | None, list[Finding]]:
+    """Find the method of a configuration, and what its parser refuses.
+
+    It is the one of `methods` that knows most of the keys; among several, that of the configuration's folder, or one
+    that refuses nothing.
+    """
+    path, contents = config_file(config), read_config(config)
+    unknown = {parser: sorted(contents.keys() - parser.known - {"env"}) for parser in map(MethodParser, methods)}
+    fewest = min(map(len, unknown.values()))
+    fitting = [parser for parser, keys in unknown.items() if len(keys) == fewest]
+    if 2 * fewest > len(contents):
+        text = f"{config} is no configuration of a method: no method has {', '.join(unknown[fitting[0]][:3])}."
+        return None, [Finding("FAIL", text, "--config takes what `mmreason train METHOD --config` takes.")]
+    own = [parser for parser in fitting if parser.method == path.parent.name]
+    faults = {parser: parser.faults(path, contents) for parser in own or fitting}
+    taking = [parser for parser, refused in faults.items() if not refused]
+    if taking:
+        names = ", ".join(parser.method for parser in taking[1:])
+        others = f"; {names} would, too: --method names one" if names else ""
+        return taking[0], [Finding("ok", f"{config} is a configuration that {taking[0].method} takes{others}.")]
+    parser, refused = next(iter(faults.items()))
+    texts = [f"{', '.join(sections)}: {text}" if sections else text for text, sections in refused.items()]
+    return parser, [Finding("FAIL", text) for text in texts]
+
+
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """List what a stage needs and this machine lacks."""
-    own, shared = ("--", "--") if where == ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
+    own, shared = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
     for missing in missing_packages(settings):
         option = {"report_to": shared, "attn_implementation": "--", "vllm": "--"}.get(missing.setting, own)
         yield Finding("FAIL", f"{where}: {missing}.", f"{missing.fix(option)}.")
@@ -65,35 +162,30 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
         setting = "bf16: true" if settings["bf16"] else "bf16, on by default,"
         fix = f"{shared}bf16 false {shared}use_cpu true, or a machine with one."
         yield Finding("FAIL", f"{where}: {setting} asks for a GPU, and there is none.", fix)
-    kernel = settings["attn_implementation"]
-    if kernel is not None and "/" not in kernel and kernel not in {"eager", *ALL_ATTENTION_FUNCTIONS}:
-        known = ", ".join(["eager", *ALL_ATTENTION_FUNCTIONS])
-        yield Finding("FAIL", f"{where}: attn_implementation: {kernel}, expected one of {known}.")
+    kernel, known = settings["attn_implementation"], ["eager", *ALL_ATTENTION_FUNCTIONS]
+    if kernel is not None and "/" not in kernel and kernel not in known:
+        yield Finding("FAIL", f"{where}: attn_implementation: {kernel}, expected one of {', '.join(known)}.")
     if settings["push_to_hub"] and not (settings["hub_token"] or get_token()):
         fix = "log in with `hf auth login` or set HF_TOKEN, or --push_to_hub false."
         yield Finding("FAIL", f"{where}: push_to_hub: true needs a token of the Hub, and there is none.", fix)
 
 
-def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """List the values that make an estimate of memory impossible."""
-    if (settings["dtype"] or "float32") not in WEIGHT_BYTES:
-        yield Finding("FAIL", f"{where}: dtype: {settings['dtype']}, expected one of {', '.join(WEIGHT_BYTES)}.")
-    for name in ("per_device_train_batch_size", "max_prompt_length", "max_completion_length"):
-        value = settings.get(name)
-        if value is not None and not isinstance(value, int):
-            yield Finding("FAIL", f"{where}: {name}: {value}, expected a whole number.")
+def can_be_estimated(settings: Mapping[str, Any]) -> bool:
+    """Whether an estimate of memory can be made of the settings, which a parser may have refused."""
+    sizes = [settings.get(name) for name in _SIZES]
+    return (settings["dtype"] or "float32") in WEIGHT_BYTES and all(isinstance(size, int | None) for size in sizes)
 
 
-def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] | None = None) -> Iterator[Finding]:
+def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]]) -> Iterator[Finding]:
     """Check that a configuration's local data files and folders exist.
 
     Args:
         settings: settings outside sections.
-        read: wanted stage, or not → the settings that it reads, where a method has stages.
+        read: stage, wanted or not → the settings that it reads; empty for a method without stages.
     """
-    stages = settings.get("stages") or ",".join(read or ())
-    needed = {key for stage, keys in (read or {}).items() if stage in str(stages).split(",") for key in keys}
-    skipped = {key for keys in (read or {}).values() for key in keys} - needed
+    stages = str(settings.get("stages") or ",".join(read)).split(",")
+    needed = {key for stage, keys in read.items() if stage in stages for key in keys}
+    skipped = {key for keys in read.values() for key in keys} - needed
     for key, value in settings.items():
         if not re.search(r"(dataset|dataset_name|datasets)$", key) or key in skipped:
             continue
@@ -102,13 +194,13 @@ def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] |
                 yield Finding("FAIL", f"{key}: there is no {path}.", "write it, or name another file or a Hub id.")
 
 
-def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Check that a local data set has the questions of one rollout; fewer would make no update.
+def _is_lost(path: str) -> bool:
+    is_file = re.search(r"\.(jsonl?|parquet|csv)$", path)  # else data/train.jsonl could be the name of a Hub id
+    return is_missing_path(path) or (is_file is not None and not Path(path).expanduser().exists())
 
-    Args:
-        settings: settings of a stage of reinforcement learning.
-        where: name of the stage.
-    """
+
+def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Check that the local data set of a stage has the questions of one rollout; fewer would make no update."""
     name, wanted = str(settings.get("dataset_name")), settings.get("train_rows")
     if not Path(name).expanduser().exists():
         return  # drawn problems, a Hub id, or what `check_files` names
@@ -122,14 +214,8 @@ def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding
     asked = answers // settings["num_generations"]
     if rows < asked:
         text = f"{where}: {name} has {rows} rows, but one rollout asks {asked} questions on one process."
-        yield Finding(
-            "FAIL", text, "more rows, or a smaller per_device_train_batch_size or gradient_accumulation_steps."
-        )
-
-
-def _is_lost(path: str) -> bool:
-    is_file = re.search(r"\.(jsonl?|parquet|csv)$", path)  # else data/train.jsonl could be the name of a Hub id
-    return is_missing_path(path) or (is_file is not None and not Path(path).expanduser().exists())
+        fix = "more rows, or a smaller per_device_train_batch_size or gradient_accumulation_steps."
+        yield Finding("FAIL", text, fix)
 
 
 def of_all_stages(
