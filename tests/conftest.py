@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from functools import cache
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -11,6 +12,9 @@ os.environ.setdefault("WANDB_DISABLED", "true")
 import pytest
 import torch
 from support import FAMILY_NAMES, drawn_rows, full_but, load, saved_model
+from text_reasoners import saved_reasoner
+
+from trl_mmreason.jobs.store import Store
 
 torch.set_num_threads(1)
 
@@ -32,14 +36,13 @@ def family(request):
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
     """family → path of a saved `test`-size model, made when first asked for."""
-    made = {}
+    return cache(lambda family: str(saved_model(family, tmp_path_factory.mktemp(family))))
 
-    def checkpoint(family):
-        if family not in made:
-            made[family] = str(saved_model(family, tmp_path_factory.mktemp(family)))
-        return made[family]
 
-    return checkpoint
+@pytest.fixture(scope="session")
+def reasoners(tmp_path_factory):
+    """name → path of a saved text-only model, made when first asked for."""
+    return cache(lambda name: saved_reasoner(name, tmp_path_factory.mktemp(name)))
 
 
 @pytest.fixture
@@ -51,6 +54,13 @@ def processor(checkpoints):
 @pytest.fixture(scope="session")
 def rows():
     return drawn_rows(24)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty store."""
+    with Store(tmp_path / "answers.sqlite") as store:
+        yield store
 
 
 @pytest.fixture
