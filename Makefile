@@ -15,7 +15,7 @@ quickstart: $(VENV)/.installed
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/torchrun --standalone --nproc_per_node 2 examples/adapo.py \
 		--config configs/adapo/miniature.yaml --use_cpu true --per_device_train_batch_size 64
 
-PYTEST := python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
+PYTEST := python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+from collections import Counter
+from functools import cache
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -11,11 +13,20 @@ os.environ.setdefault("WANDB_DISABLED", "true")
 import pytest
 import torch
 from support import FAMILY_NAMES, drawn_rows, full_but, load, saved_model
+from text_reasoners import saved_reasoner
+
+from trl_mmreason.jobs.store import Store
 
 torch.set_num_threads(1)
 
 # a shell's background jobs, and what they start, would ignore interrupts, which tests send
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files of which most tests write files, as training does: workers that share files end together."""
+    writing = Counter(item.path for item in items if "tmp_path" in item.fixturenames)
+    items.sort(key=lambda item: -writing[item.path])
 
 
 def pytest_collection_finish():
@@ -32,14 +43,13 @@ def family(request):
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
     """family → path of a saved `test`-size model, made when first asked for."""
-    made = {}
+    return cache(lambda family: str(saved_model(family, tmp_path_factory.mktemp(family))))
 
-    def checkpoint(family):
-        if family not in made:
-            made[family] = str(saved_model(family, tmp_path_factory.mktemp(family)))
-        return made[family]
 
-    return checkpoint
+@pytest.fixture(scope="session")
+def reasoners(tmp_path_factory):
+    """name → path of a saved text-only model, made when first asked for."""
+    return cache(lambda name: saved_reasoner(name, tmp_path_factory.mktemp(name)))
 
 
 @pytest.fixture
@@ -51,6 +61,13 @@ def processor(checkpoints):
 @pytest.fixture(scope="session")
 def rows():
     return drawn_rows(24)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty store."""
+    with Store(tmp_path / "answers.sqlite") as store:
+        yield store
 
 
 @pytest.fixture

@@ -8,15 +8,37 @@ and one about a repository or revision that does not exist, is answered 501 and 
 import base64
 import hashlib
 import json
+import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+TOKEN = "hf_accepted"
 # The suffixes of the Hub's default `.gitattributes` that a trainer writes.
 LFS_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+
+
+def client_environment(url: str, home) -> dict[str, str]:
+    """This process's environment without its proxies and settings of the Hub's client, pointed at the stub."""
+    hub_settings = ("HF_", "HUGGING", "TRANSFORMERS_")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(hub_settings) and not name.lower().endswith("_proxy")
+    }
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "HF_ENDPOINT": url,
+        "HF_TOKEN": TOKEN,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
 
 
 @dataclass

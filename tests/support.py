@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import math
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -218,6 +219,23 @@ def logps_of(trainer, batch) -> torch.Tensor:
             **{name: batch[name] for name in PICTURE_FIELDS if name in batch},
         )
     return logps * batch["completion_mask"]
+
+
+def assert_linear(read, piece: str, characters: int) -> None:
+    """Check that reading a repeated piece takes CPU time in proportion to its length, on a machine of any speed.
+
+    Args:
+        characters: length of the longer of the two strings that are read.
+    """
+    seconds = []
+    for length in (characters // 8, characters):
+        text, tries = piece * (length // len(piece)), []
+        for _ in range(3):
+            start = time.process_time()
+            read(text)
+            tries.append(time.process_time() - start)
+        seconds.append(min(tries))
+    assert seconds[1] < 24 * seconds[0] + 0.02, seconds  # linear: 8 times, quadratic: 64 times
 
 
 def plain_sum(problem) -> str:

@@ -63,7 +63,7 @@ def test_the_ablations_of_table_3_are_flags(path):
 
 @each(sorted(ROOT.glob("configs/sft/*.yaml")))
 def test_the_supervised_baselines_of_adapo(path):
-    """Appendix B, besides what tests/test_paper_values.py and `BATCHES` have: AdamW, and a warm-up of 10 %."""
+    """Appendix B, besides what `test_paper_values.py` and `BATCHES` have: AdamW, and a warm-up of 10 %."""
     data, args, model = parse(path)
     assert args.optim == "adamw_torch"
     assert args.get_warmup_steps(500) == 50
@@ -74,7 +74,7 @@ def test_the_supervised_baselines_of_adapo(path):
 
 
 def test_the_reinforced_baselines_of_adapo():
-    """Appendix B: K = 8, 2 epochs, AdamW, 2e-6 of GRPO; Adam of SCoRe (its numbers: tests/test_paper_values.py)."""
+    """Appendix B: K = 8, 2 epochs, AdamW, 2e-6 of GRPO; Adam of SCoRe (its numbers: `test_paper_values.py`)."""
     _, grpo, _ = parse(ROOT / "configs/grpo/qwen2_5_vl_7b.yaml")
     assert (grpo.num_generations, grpo.num_train_epochs, grpo.learning_rate) == (8, 2, 2e-6)
     assert grpo.optim == "adamw_torch"

@@ -103,12 +103,6 @@ def test_again_it_does_nothing_but_what_was_killed_and_says_the_same(run):
     assert {name: found[name] for name in names} == pytest.approx({name: known[name] for name in names}, abs=1e-5)
 
 
-def test_a_finished_stage_with_other_settings_is_refused(run):
-    other = run.start("--stages", "grpo", "--grpo.learning_rate", "1e-4")
-    assert other.returncode != 0
-    assert "grpo.learning_rate: 0.0 → 0.0001" in other.stderr
-
-
 def test_chains_that_are_not_learnt_are_said_and_not_saved(run, tmp_path):
     pipeline = run.pipeline(tmp_path, "--sft_accuracy", "1.0")
     pipeline.args.sft["num_train_epochs"] = 5
@@ -132,11 +126,6 @@ def test_an_option_of_a_section_is_put_there():
 def test_a_search_needs_questions_and_a_scorer(given):
     with pytest.raises(ValueError, match="The search stage came with .* Fix: leave search out of --stages"):
         ChainOfStepArguments("miniature/adding", stages="sft,search", **given)
-
-
-def test_an_unknown_stage_is_named():
-    with pytest.raises(ValueError, match="unknown stage 'ppo'"):
-        ChainOfStepArguments("miniature/adding", stages="sft,ppo")
 
 
 @pytest.mark.slow

@@ -37,16 +37,6 @@ PAPER_MODELS = [path for path in CONFIGS if path.stem not in OURS]
 ADAPO = [path for path in CONFIGS if path.parent.name == "adapo" and path.stem != "your_model"]
 ADAPO_7B, ADAPO_QLORA = (ROOT / f"configs/adapo/qwen2_5_vl_7b{ending}.yaml" for ending in ("", "_qlora"))
 
-TABLE_4 = {
-    "epsilon": 0.25,
-    "top_p": 0.99,
-    "num_generations": 8,
-    "temperature": 1.0,
-    "optim": "adamw_torch",
-    "learning_rate": 5e-7,
-    "num_train_epochs": 2,
-    "max_completion_length": 5000,
-}
 # Where results go and how often, not what is computed.
 BOOKKEEPING = {"dataset_split", "output_dir", "logging_steps", "save_strategy", "save_steps", "save_total_limit"}
 BOOKKEEPING |= {"report_to", "seed"}
@@ -101,16 +91,6 @@ def test_the_script_of_the_method_takes_every_key_and_value(path):
 def test_an_evaluation_refuses_options_of_training_data(option):
     with pytest.raises(ValueError, match=option):
         parse(ROOT / "configs/evaluate/miniature.yaml", option, "raise")
-
-
-@each([*ADAPO, ROOT / "configs/grpo/miniature.yaml"])
-def test_what_cites_table_4_is_in_table_4(path):
-    given = yaml.safe_load(path.read_text())
-    cited = [key for key, text in comments(path).items() if "Table 4" in text and not text.startswith("ours")]
-    assert len(cited) >= 4
-    assert {key: given[key] for key in cited} == {key: TABLE_4[key] for key in cited}
-    if path == ADAPO_7B:
-        assert set(cited) == set(TABLE_4)
 
 
 @each(PAPER_MODELS)

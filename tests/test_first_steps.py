@@ -55,7 +55,3 @@ def test_a_reward_of_one_s_own_is_added_and_logged_beside_the_method_s(rewarded)
     assert {"rewards/adapo/mean", "rewards/shows_working/mean"} <= first.keys()
     parts = first["rewards/adapo/mean"] + first["rewards/shows_working/mean"]
     assert first["reward"] == pytest.approx(parts)
-
-
-def test_the_example_is_short():
-    assert len((ROOT / "examples/custom_reward.py").read_text().splitlines()) <= 40

@@ -6,7 +6,6 @@ stub therefore runs in one worker process, `push_everything`, whose findings the
 
 import json
 import logging
-import os
 import subprocess
 import sys
 from contextlib import contextmanager, redirect_stdout
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_stub import HubStub
+from hub_stub import TOKEN, HubStub, client_environment
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from loopback import serving
@@ -27,7 +26,6 @@ from trl_mmreason.training.model_card import EVALUATIONS
 
 pytestmark = pytest.mark.full
 
-TOKEN = "hf_accepted"
 WRONG_TOKEN = "hf_refused"
 
 
@@ -165,24 +163,6 @@ def hub(folder):
         )
     assert worker.returncode == 0, worker.stderr
     return stub
-
-
-def client_environment(url, home):
-    """This process's environment without its proxies and settings of the Hub's client, pointed at the stub."""
-    hub_settings = ("HF_", "HUGGING", "TRANSFORMERS_")
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(hub_settings) and not name.lower().endswith("_proxy")
-    }
-    return {
-        **kept,
-        "HF_ENDPOINT": url,
-        "HF_TOKEN": TOKEN,
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
 
 
 @pytest.fixture(scope="module")

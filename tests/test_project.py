@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-TEMPLATES = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 TARGETS = set(" ".join(re.findall(r"^([\w -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)).split())
 
 
@@ -35,10 +34,6 @@ def named(paths):
 
 def jobs_of(path):
     return yaml.safe_load(path.read_text())["jobs"].values()
-
-
-def test_there_are_workflows_for_tests_docs_and_releases():
-    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
 
 
 @named(WORKFLOWS)
@@ -74,23 +69,6 @@ def test_only_the_job_that_publishes_may_ask_for_an_identity():
     assert all(yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"} for path in WORKFLOWS)
 
 
-@named(TEMPLATES)
-def test_an_issue_form_has_what_a_form_needs(path):
-    form = yaml.safe_load(path.read_text())
-    assert {"name", "description", "body"} <= form.keys()
-    assert len({part["id"] for part in form["body"]}) == len(form["body"])
-    assert all(part["attributes"]["label"] for part in form["body"])
-
-
-def test_hooks_are_tools_of_the_environment_for_development():
-    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repo["repo"] == "local"
-    assert [hook["entry"] for hook in repo["hooks"]] == [
-        ".venv/bin/" + x for x in ("ruff check", "ruff format", "mypy")
-    ]
-    assert {"ruff", "mypy"} <= set(PROJECT["optional-dependencies"]["dev"])
-
-
 def pins_of(name):
     """Package → pinned version of a file of constraints."""
     return dict(line.split("==") for line in (ROOT / name).read_text().splitlines() if not line.startswith("#"))
@@ -117,26 +95,12 @@ def test_what_private_parts_are_relied_on_has_a_ceiling_and_the_workflows_test_b
     }
 
 
-def test_the_pins_of_the_engines_differ_where_vllm_needs_it():
-    """It accepts no transformers 5.18."""
-    plain, engines = pins_of("constraints.txt"), pins_of("constraints-engines.txt")
-    assert {package for package in plain.keys() & engines.keys() if plain[package] != engines[package]} == {
-        "transformers"
-    }
-
-
 def test_vllm_is_installed_by_a_line_without_constraints():
     """`constraints.txt` has a newer transformers than vLLM accepts."""
     pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
     lines = [line for page in pages for line in page.read_text().splitlines() if "pip install" in line]
     assert any("[vllm" in line for line in lines)
     assert [line for line in lines if "vllm" in line and "constraints.txt" in line] == []
-
-
-def test_a_report_of_a_bug_has_what_doctor_prints():
-    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text())
-    (versions,) = [part["attributes"] for part in form["body"] if part["id"] == "versions"]
-    assert "`mmreason doctor`" in versions["description"]
 
 
 def test_the_citation_has_its_required_keys_and_the_package_s_version():

@@ -6,7 +6,6 @@ import pytest
 import torch
 from datasets import Dataset
 from support import (
-    ParityGrader,
     adapo_config,
     adapo_trainer,
     assert_micro_batches_agree,
@@ -343,11 +342,6 @@ def test_one_turn_that_is_cut_is_dropped_too(checkpoints, rows, tmp_path):
     completions = [[{"role": "assistant", "content": "b"}]] * 2
     assert trainer.adapo(completions, [[eos], [100]], answer=["x", "x"]) == [0, 0]
     assert trainer.types == types_of([3, 7])
-
-
-def test_a_custom_grader_decides(checkpoints, rows, tmp_path):
-    trainer = trainer_with(checkpoints, tmp_path, rows)
-    assert isinstance(trainer.grader, ParityGrader)
 
 
 def test_ordinary_mistakes_are_named(checkpoints, rows, tmp_path):

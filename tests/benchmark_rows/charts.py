@@ -7,6 +7,7 @@ from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXT, TEXTS, Asked,
 _TOLERANCE = {"relative": 0.05, "as_text": True}
 _HUMAN = {"category": "human", "tolerance": _TOLERANCE}
 
+# fmt: off
 LAYOUTS = {
     "ai2d": Layout(
         features={**texts("question answer"), "options": TEXTS, "image": PICTURE},
@@ -24,9 +25,7 @@ LAYOUTS = {
     ),
     "chartqa": Layout(
         features={
-            "image": PICTURE,
-            "query": TEXT,
-            "label": TEXTS,
+            "image": PICTURE, "query": TEXT, "label": TEXTS,
             "human_or_machine": ClassLabel(names=["human", "machine"]),
         },
         rows=[
@@ -39,11 +38,7 @@ LAYOUTS = {
         asked=[
             Asked(right="104.9", wrong="106", answer="100", id="chartqa-0", **_HUMAN),
             Asked(
-                right="light blue",
-                wrong="blue",
-                answer="Light Blue",
-                id="chartqa-1",
-                category="augmented",
+                right="light blue", wrong="blue", answer="Light Blue", id="chartqa-1", category="augmented",
                 tolerance=_TOLERANCE,
             ),
             Asked(right="q1 2019", wrong="Q1 2018", answer="Q1 2019", id="chartqa-2", **_HUMAN),

@@ -17,6 +17,7 @@ def _part(whole, column, *topics):
 
 _VISION, _DYNAMATH = mathematics.LAYOUTS["mathvision"], problems.LAYOUTS["dynamath"]
 _ANGLE, _AREA = "metric geometry - angle", "metric geometry - area"
+# fmt: off
 LAYOUTS = {
     "mathvision/plane_geometry": _part(_VISION, "subject", "solid geometry", _ANGLE, _AREA),
     "mathvision/solid_geometry": _part(_VISION, "subject", "analytic geometry", *["solid geometry"] * 2),
@@ -29,15 +30,8 @@ LAYOUTS = {
         rows=[
             *_OLYMPIAD.rows,
             row(
-                id=12,
-                question=_CHINESE,
-                final_answer=["$2$"],
-                modality="Text-only",
-                is_multiple_answer=False,
-                answer_type="Numerical",
-                subfield="Algebra",
-                subject="Math",
-                language="Chinese",
+                id=12, question=_CHINESE, final_answer=["$2$"], modality="Text-only", is_multiple_answer=False,
+                answer_type="Numerical", subfield="Algebra", subject="Math", language="Chinese",
             ),
         ],
         asked=[*_OLYMPIAD.asked, Asked(right="2", wrong="3", answer="2")],

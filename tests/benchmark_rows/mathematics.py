@@ -100,6 +100,7 @@ _MATHVISION = {
     "needed": "options",
     "picture": "decoded_image",
 }
+# fmt: off
 LAYOUTS = {
     "mathvista": Layout(
         features={
@@ -111,46 +112,24 @@ LAYOUTS = {
         },
         rows=[
             row(
-                pid="1",
-                question="What is the force?",
-                image="images/1.jpg",
-                decoded_image=RED,
-                unit="N",
-                precision=1.0,
-                answer="1.2",
-                question_type="free_form",
-                answer_type="float",
+                pid="1", question="What is the force?", image="images/1.jpg", decoded_image=RED, unit="N",
+                precision=1.0, answer="1.2", question_type="free_form", answer_type="float",
                 metadata={"category": "math", "task": "textbook question answering", "skills": ["algebraic"]},
             ),
             row(
-                pid="2",
-                question="Is the red bar the longest?",
-                image="images/2.jpg",
-                decoded_image=BLUE,
-                choices=["Yes", "No"],
-                answer="No",
-                question_type="multi_choice",
-                answer_type="text",
+                pid="2", question="Is the red bar the longest?", image="images/2.jpg", decoded_image=BLUE,
+                choices=["Yes", "No"], answer="No", question_type="multi_choice", answer_type="text",
                 metadata={"category": "math", "task": "figure question answering", "skills": []},
             ),
             row(
-                pid="3",
-                question="How many are left?",
-                image="images/3.jpg",
-                decoded_image=GREEN,
-                answer="5",
-                question_type="free_form",
-                answer_type="integer",
+                pid="3", question="How many are left?", image="images/3.jpg", decoded_image=GREEN, answer="5",
+                question_type="free_form", answer_type="integer",
             ),
         ],
         asked=[
             Asked(
-                right="1.249",
-                wrong="1.3",
-                question="What is the force? (Unit: N)",
-                category="textbook question answering",
-                hint=_ONE_PLACE,
-                tolerance={"absolute": 0.05},
+                right="1.249", wrong="1.3", question="What is the force? (Unit: N)",
+                category="textbook question answering", hint=_ONE_PLACE, tolerance={"absolute": 0.05},
             ),
             Asked(right="No", wrong="A", answer="B", category="figure question answering", hint=_LETTER),
             Asked(right="5", wrong="5.04", hint=_WHOLE),

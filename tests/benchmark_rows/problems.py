@@ -8,6 +8,7 @@ _SEVERAL = "The question has several answers; separate them with commas. Unit: s
 _SLOPE = {"id": "2", "question": "What is the slope?", "answer_type": "float", "subject": "algebra"}
 _SLOPE_ASKED = {"hint": "Give the answer to 3 decimal places.", "tolerance": {"absolute": 0.001}}
 
+# fmt: off
 LAYOUTS = {
     "we_math": Layout(
         features=None,
@@ -23,33 +24,24 @@ LAYOUTS = {
             for number, columns in {
                 1: row(
                     question="OA = ( ) m, AB = ( ) m",
-                    option="A. 300, 400;B. 400, 300;C. 3000, 4000;D. 4000, 3000.; E. No correct answer",
-                    answer="C",
-                    image_path=RED,
-                    key="2steps_1",
+                    option="A. 300, 400;B. 400, 300;C. 3000, 4000;D. 4000, 3000.; E. No correct answer", answer="C",
+                    image_path=RED, key="2steps_1",
                 ),
                 3: row(
                     question="Mike moves right to reach which point?",
-                    option="A. B;    B. C; C. D; D. E; E. No correct answer",
-                    answer="D",
-                    image_path=BLUE,
+                    option="A. B;    B. C; C. D; D. E; E. No correct answer", answer="D", image_path=BLUE,
                     key="2steps_multi",
                 ),
             }.items()
         ],
         asked=[
             Asked(
-                right="C",
-                wrong="E",
-                id="2steps_1/1",
+                right="C", wrong="E", id="2steps_1/1",
                 options=["300, 400", "400, 300", "3000, 4000", "4000, 3000.", "No correct answer"],
                 category="one step",
             ),
             Asked(
-                right="(D)",
-                wrong="(C)",
-                id="2steps_1/multi",
-                options=[*"BCDE", "No correct answer"],
+                right="(D)", wrong="(C)", id="2steps_1/multi", options=[*"BCDE", "No correct answer"],
                 category="two steps",
             ),
         ],
@@ -78,9 +70,7 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                right="the blue one",
-                wrong="both",
-                question="Which function is monotonic in range [0, pi]?",
+                right="the blue one", wrong="both", question="Which function is monotonic in range [0, pi]?",
                 options=["the red one", "the blue one", "both", "none of them"],
             ),
             Asked(right="1/3", wrong="0.335", **_SLOPE_ASKED),
@@ -104,48 +94,27 @@ LAYOUTS = {
             {"answer_type": "Numerical", **columns}
             for columns in (
                 row(
-                    id=2231,
-                    question="Determine the largest constant $C>0$.\n<image_1>",
-                    final_answer=["$\\frac{1}{2}$"],
-                    image_1=RED,
-                    is_multiple_answer=False,
-                    subfield="Geometry",
+                    id=2231, question="Determine the largest constant $C>0$.\n<image_1>",
+                    final_answer=["$\\frac{1}{2}$"], image_1=RED, is_multiple_answer=False, subfield="Geometry",
                     subject="Math",
                 ),
                 row(
-                    id=960,
-                    question="How long do both journeys of <image_2> take?",
-                    final_answer=["1.2, 3.4"],
-                    context="A car drives as in <image_1>.",
-                    image_1=RED,
-                    image_2=BLUE,
-                    is_multiple_answer=True,
-                    unit="s",
-                    error="1e-1,5e-1",
-                    subfield="Mechanics",
-                    subject="Physics",
+                    id=960, question="How long do both journeys of <image_2> take?", final_answer=["1.2, 3.4"],
+                    context="A car drives as in <image_1>.", image_1=RED, image_2=BLUE, is_multiple_answer=True,
+                    unit="s", error="1e-1,5e-1", subfield="Mechanics", subject="Physics",
                 ),
                 row(
-                    id=961,
-                    question="How far is it?",
-                    final_answer=["$2.5 \\times 10^{3}$"],
-                    image_1=GREEN,
-                    is_multiple_answer=False,
-                    error="1e1",
-                    subfield="Mechanics",
-                    subject="Physics",
+                    id=961, question="How far is it?", final_answer=["$2.5 \\times 10^{3}$"], image_1=GREEN,
+                    is_multiple_answer=False, error="1e1", subfield="Mechanics", subject="Physics",
                 ),
             )
         ],
         asked=[
             Asked(right="0.5", wrong="0.51", question="Determine the largest constant $C>0$.", answer="\\frac{1}{2}"),
             Asked(
-                right="1.25, 3.8",
-                wrong="1.25, 4.0",
-                question="A car drives as in image 1.\nHow long do both journeys of image 2 take?",
-                answer="1.2, 3.4",
-                hint=_SEVERAL,
-                tolerance={"absolute": [0.1, 0.5]},
+                right="1.25, 3.8", wrong="1.25, 4.0",
+                question="A car drives as in image 1.\nHow long do both journeys of image 2 take?", answer="1.2, 3.4",
+                hint=_SEVERAL, tolerance={"absolute": [0.1, 0.5]},
             ),
             Asked(right="2509", wrong="2511", answer="2.5 \\times 10^{3}", tolerance={"absolute": 10.0}),
         ],
@@ -160,35 +129,24 @@ LAYOUTS = {
                 row(
                     problem_id=1,
                     question="Which can be obtained by rotating a plane figure?\nA.\n\n<image_1>\nB.\n\n<image_2>",
-                    input_image=[RED, BLUE],
-                    answer="B",
-                    answer_type="choice",
-                    difficulty="Low",
-                    subject="Solid Geometry",
-                    image_relavance="0",
+                    input_image=[RED, BLUE], answer="B", answer_type="choice", difficulty="Low",
+                    subject="Solid Geometry", image_relavance="0",
                 ),
                 row(
                     problem_id=1111,
                     question="The fold could be at $\\qquad$ .\n\n<image_1>\n\nFold\n\n<image_2>\n\nCut",
-                    input_image=[BLUE, GREEN],
-                    answer="$1,2,3$",
-                    answer_type="single-step",
-                    difficulty="Medium",
-                    subject="Algebra",
-                    image_relavance="1",
+                    input_image=[BLUE, GREEN], answer="$1,2,3$", answer_type="single-step", difficulty="Medium",
+                    subject="Algebra", image_relavance="1",
                 ),
             )
         ],
         asked=[
             Asked(
-                right="B",
-                wrong="A",
-                question="Which can be obtained by rotating a plane figure?",
+                right="B", wrong="A", question="Which can be obtained by rotating a plane figure?",
                 options=["image 1", "image 2"],
             ),
             Asked(
-                right="3, 2, 1",
-                wrong="1, 2",
+                right="3, 2, 1", wrong="1, 2",
                 question="The fold could be at $\\qquad$ .\n\nimage 1\n\nFold\n\nimage 2\n\nCut",
             ),
         ],
@@ -200,19 +158,14 @@ LAYOUTS = {
         features={**texts("id question answer subject"), "image": PICTURE},
         rows=[
             row(
-                id="a1",
-                question="<image>Which is right?\nA. The first\nB. The second\nC. The third\nD. The fourth",
-                answer="D",
-                subject="biology",
-                image=RED,
+                id="a1", question="<image>Which is right?\nA. The first\nB. The second\nC. The third\nD. The fourth",
+                answer="D", subject="biology", image=RED,
             ),
             row(id="a2", question="How many are there?", answer="12", subject="math", image=BLUE),
         ],
         asked=[
             Asked(
-                right="D. The fourth",
-                wrong="A",
-                question="Which is right?",
+                right="D. The fourth", wrong="A", question="Which is right?",
                 options=["The first", "The second", "The third", "The fourth"],
             ),
             Asked(right="12", wrong="1"),

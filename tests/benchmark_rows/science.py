@@ -10,37 +10,25 @@ _INTERVALS = [f"{number}th" for number in range(10)]
 _SCALES = ["major", "minor", *(f"none of {number}" for number in range(8))]
 _LINES = ["Replace line 6", "Replace line 7"]
 
+# fmt: off
 LAYOUTS = {
     "mmmu": Layout(
         features={**_MMMU_FEATURES, **texts("question_type subfield")},
         rows=[
             row(
-                id="validation_Art_Theory_7",
-                question="Which of <image 1> and <image 2> is older?",
-                options="['The first', 'The \"second\"', '<image 3>']",
-                image_1=RED,
-                image_2=BLUE,
-                image_3=GREEN,
-                answer="B",
-                question_type="multiple-choice",
+                id="validation_Art_Theory_7", question="Which of <image 1> and <image 2> is older?",
+                options="['The first', 'The \"second\"', '<image 3>']", image_1=RED, image_2=BLUE, image_3=GREEN,
+                answer="B", question_type="multiple-choice",
             ),
             row(
-                id="validation_Math_3",
-                question="<image 1> What is the ratio?",
-                options="[]",
-                image_1=BLUE,
-                answer="['24/7', '3.429']",
-                question_type="open",
+                id="validation_Math_3", question="<image 1> What is the ratio?", options="[]", image_1=BLUE,
+                answer="['24/7', '3.429']", question_type="open",
             ),
         ],
         asked=[
             Asked(
-                right='The "second"',
-                wrong="C",
-                question="Which of image 1 and image 2 is older?",
-                answer=["B"],
-                options=["The first", 'The "second"', "image 3"],
-                category="Art_Theory",
+                right='The "second"', wrong="C", question="Which of image 1 and image 2 is older?", answer=["B"],
+                options=["The first", 'The "second"', "image 3"], category="Art_Theory",
             ),
             Asked(
                 right="3.429", wrong="7/24", question="What is the ratio?", answer=["24/7", "3.429"], category="Math"
@@ -57,11 +45,8 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                right=f"king {answer}",
-                wrong="B",
-                question="The question and its choices are in the picture.",
-                options=_KINGS,
-                lists_options=False,
+                right=f"king {answer}", wrong="B", question="The question and its choices are in the picture.",
+                options=_KINGS, lists_options=False,
             )
             for answer in "JA"
         ],
@@ -72,21 +57,12 @@ LAYOUTS = {
         features={**_MMMU_FEATURES, **texts("subject")},
         rows=[
             row(
-                id="test_Music_1",
-                question="What is the interval? <image 1>",
-                options=str(_INTERVALS),
-                image_1=RED,
-                answer="J",
-                subject="Music",
+                id="test_Music_1", question="What is the interval? <image 1>", options=str(_INTERVALS), image_1=RED,
+                answer="J", subject="Music",
             ),
             row(
-                id="test_Music_2",
-                question="<image 1> or <image 2>?",
-                options=str(_SCALES),
-                image_1=RED,
-                image_2=BLUE,
-                answer="A",
-                subject="Music",
+                id="test_Music_2", question="<image 1> or <image 2>?", options=str(_SCALES), image_1=RED, image_2=BLUE,
+                answer="A", subject="Music",
             ),
         ],
         asked=[
@@ -118,9 +94,7 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                right="A",
-                wrong="C",
-                question="Which option describes the relationship in the image?",
+                right="A", wrong="C", question="Which option describes the relationship in the image?",
                 options=["The man, old, sits.", "A dog", "Two cats", "Nothing"],
             ),
             Asked(right="(C)", wrong="B"),
@@ -137,20 +111,11 @@ LAYOUTS = {
         },
         rows=[
             row(
-                id="physical-commonsense-1",
-                question="What is next?",
-                choices=["rain", "snow"],
-                context="The sky is grey.",
-                answer="A",
-                image=RED,
-                domain="commonsense",
+                id="physical-commonsense-1", question="What is next?", choices=["rain", "snow"],
+                context="The sky is grey.", answer="A", image=RED, domain="commonsense",
             ),
             row(
-                id="algebra-2",
-                question="How much?",
-                choices=["1", "2", "3"],
-                context="",
-                answer="C",
+                id="algebra-2", question="How much?", choices=["1", "2", "3"], context="", answer="C",
                 domain="mathematics",
             ),
         ],
@@ -169,32 +134,22 @@ LAYOUTS = {
             {**columns, "reasoning": "…", "imagesource": "…", "sourcelink": "…"}
             for columns in (
                 row(
-                    key="v1_1",
-                    imagename=RED,
-                    question="Which choices in the image (A-D) belong to the green category?",
-                    answer="A, C",
-                    skill=["inductive"],
-                    capability=["diagram"],
+                    key="v1_1", imagename=RED,
+                    question="Which choices in the image (A-D) belong to the green category?", answer="A, C",
+                    skill=["inductive"], capability=["diagram"],
                 ),
                 row(
-                    key="v1_258",
-                    imagename=BLUE,
+                    key="v1_258", imagename=BLUE,
                     question="What is the increase? Select from A, B, C, and D. (A) 33% (B) 17% (C) 25% (D) 50%",
-                    answer="D",
-                    skill=["numerical"],
-                    capability=["diagram", "ocr"],
+                    answer="D", skill=["numerical"], capability=["diagram", "ocr"],
                 ),
             )
         ],
         asked=[
             Asked(right="C and A", wrong="A", id="red", category="inductive"),
             Asked(
-                right="50%",
-                wrong="A",
-                question="What is the increase? Select from A, B, C, and D.",
-                id="blue",
-                options=["33%", "17%", "25%", "50%"],
-                category="numerical",
+                right="50%", wrong="A", question="What is the increase? Select from A, B, C, and D.", id="blue",
+                options=["33%", "17%", "25%", "50%"], category="numerical",
             ),
         ],
         needed="imagename",
@@ -209,22 +164,11 @@ LAYOUTS = {
         },
         rows=[
             row(
-                pid="coding_524",
-                question="<image_1>\n<image_2>\nReproduce the first one.",
-                options=_LINES,
-                answer="B",
-                image_1=RED,
-                image_2=BLUE,
-                subject="Coding",
-                type="Multiple Choice",
-                context="None",
+                pid="coding_524", question="<image_1>\n<image_2>\nReproduce the first one.", options=_LINES,
+                answer="B", image_1=RED, image_2=BLUE, subject="Coding", type="Multiple Choice", context="None",
             ),
             row(
-                pid="chem_1",
-                question="How many bonds are there?",
-                answer="4",
-                subject="Chemistry",
-                type="Open-ended",
+                pid="chem_1", question="How many bonds are there?", answer="4", subject="Chemistry", type="Open-ended",
                 context="A bond is a line.",
             ),
         ],

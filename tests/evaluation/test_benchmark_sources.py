@@ -12,9 +12,8 @@ from benchmark_rows import LAYOUTS
 from benchmark_rows.layout import COLOURS, saved
 from dataset_hub import DatasetHub
 from datasets import Dataset, DatasetDict, load_dataset
-from hub_stub import Repo
+from hub_stub import TOKEN, Repo, client_environment
 from loopback import serving
-from test_hub import TOKEN, client_environment
 
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, INSTRUCTION, TEMPLATE, BenchmarkError, load_benchmark
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 from datasets import Dataset
-from pages import Page, dump_dom, enclosing, is_hidden, needs_browser, page_of, pixels_of, screenshot
+from pages import page_of
 from PIL import Image
-from support import full_but
 from written_samples import sample, samples
 
 from trl_mmreason.cli.main import main
@@ -62,25 +61,6 @@ def test_one_page_says_it_all(two_turns):
     assert [text["text"] for text in page.with_class("answer-text")] == [SCRIPT, BROKEN, "cut off", "7", "8"]
     assert "the picture is torn" in page.texts("trajectory")[3]
     assert any("1 samples failed and count as wrong" in text["text"] for text in page.with_tag("li"))
-
-
-@pytest.mark.full
-@needs_browser
-def test_in_a_browser_it_filters_and_runs_nothing_foreign(two_turns, tmp_path):
-    page = Page(dump_dom(two_turns.as_uri() + "#type=wrong→right", tmp_path))
-    assert "data-attacked" not in page.with_tag("html")[0]["attrs"]
-    shown = [one for one in page.with_class("trajectory") if not is_hidden(one)]
-    assert [enclosing(one, "question")["attrs"]["data-category"] for one in shown] == ["bars"]
-    assert page.with_tag("output")[0]["text"] == "1 of 4 trajectories"
-
-
-@needs_browser
-@pytest.mark.parametrize("dark", full_but(False, [False, True]))
-def test_a_reader_sees_the_pictures(two_turns, tmp_path, dark):
-    picture = screenshot(two_turns.as_uri(), tmp_path, dark=dark, size=(1280, 3000))
-    assert pixels_of(picture, RED) > 4 * 40 * 30  # of each question, enlarged
-    corner = sum(picture.getpixel((2, 2)))
-    assert corner < 3 * 64 if dark else corner > 3 * 192
 
 
 def test_steps_are_coloured_by_their_scores(tmp_path):

@@ -1,8 +1,7 @@
 """Rules 1 to 3 of grading: where in a completion its answer stands."""
 
-import time
-
 import pytest
+from support import assert_linear
 
 from trl_mmreason.grading.extraction import extract_answer, read_gold
 
@@ -300,53 +299,18 @@ def test_golds(text, gold):
     assert read_gold(text) == gold
 
 
-_UNITS = [
-    *(
-        r"\boxed{",
-        r"\boxed{1},",
-        r"\boxed{} ",
-        r"\boxed ",
-        "<answer>",
-        "<answer></answer>",
-        "{",
-        "}",
-        "$",
-        "$$",
-        "\\",
-        r"\(",
-    ),
-    *(
-        "the answer is ",
-        "answer: ",
-        "answer to ",
-        "answer\n",
-        "the ",
-        "#### ",
-        "答案是",
-        "故选",
-        "选 A",
-        " ",
-        "\n",
-        "*",
-        "**a",
-    ),
-    *("a. ", ",", "(", '"', "</think>", "<think></think>"),
-]
+_UNITS = r'\boxed{ \boxed{1}, <answer> <answer></answer> </think> <think></think> { } $ $$ \ \( ( " , * **a'.split()
+_UNITS += [r"\boxed{} ", r"\boxed ", "the answer is ", "answer: ", "answer to ", "answer\n", "the ", "#### ", "a. "]
+_UNITS += [" ", "\n", "答案是", "故选", "选 A"]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("unit", _UNITS)
 @pytest.mark.parametrize("frame", ["{}", r"\boxed{{{}}}", "The answer is ${}$."], ids=["alone", "boxed", "declared"])
 def test_the_time_is_linear(unit, frame):
-    """Anything quadratic takes minutes here; the bound leaves room for a slow machine."""
-    text = frame.format(unit * (250_000 // len(unit)))
-    start = time.process_time()
-    extract_answer(text)
-    assert time.process_time() - start < 4
+    assert_linear(lambda text: extract_answer(frame.format(text)), unit, 40_000)
 
 
 def test_a_hundred_thousand_nested_boxes():
-    text = r"\boxed{" * 100_000 + "7" + "}" * 100_000
-    start = time.process_time()
-    assert extract_answer(text) == "7"
-    assert time.process_time() - start < 4
+    assert extract_answer(r"\boxed{" * 100_000 + "7" + "}" * 100_000) == "7"
+    assert_linear(lambda boxes: extract_answer(boxes + "7" + "}" * (len(boxes) // 7)), r"\boxed{", 350_000)

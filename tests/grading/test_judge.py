@@ -2,6 +2,7 @@
 
 import pytest
 from chat_stub import Handler, chat_stub
+from support import words_and_digest
 
 from trl_mmreason.generation.chat import Chat
 from trl_mmreason.generation.server_engine import ServerEngine
@@ -25,52 +26,6 @@ class Recorded:
         return self.replies.pop(0)
 
 
-EQUIVALENCE = r"""Below are two answers to a math question. Question is [Question], [Standard Answer] is the standard answer to the question, and [Model_answer] is the answer extracted from a model's output to this question. Determine whether these two answers are consistent.
-Please note that only when the [Model_answer] completely matches the [Standard Answer] means they are consistent. For non-multiple-choice questions, if the meaning is expressed in the same way, it is also considered consistent, for example, 0.5m and 50cm.
-If they are consistent, Judgement is 1; if they are different, Judgement is 0.
-
-[Question]: Write the set of numbers represented on the number line in interval notation.
-[Standard Answer]: (-2,1]
-[Model_answer]: Extracted Answer: ((-2, 1))
-Judgement: 0
-
-[Question]: Find the domain and range of the function f using interval notation.
-[Standard Answer]: domain: [-4, 0) and range: (-3, 1]
-[Model_answer] : Range: ((-4, 1])
-Judgement: 0
-
-[Question]: Given the graph of the ellipse that intersects with x-axis at 9 and -9 and with y-axis at 3 and -3, determine its equation. A. $\frac{x^2}{81} + \frac{y^2}{9} = 1$ B. Can not determine.
-[Standard Answer]: A
-[Model_answer] : $\frac{x^2}{81} + \frac{y^2}{9} = 1$
-Judgement: 1
-
-[Question]: Which one is it? A. a hat B. a cat
-[Standard Answer]: B
-[Model_answer] : the {feline}
-Judgement:"""  # noqa: E501
-
-EXTRACTION = """Please read the following example. Then extract the answer from the model response and type it at the end of the prompt.
-
-Hint: Please answer the question requiring an integer answer and provide the final value, e.g., 1, 2, 3, at the end.
-Question: Which number is missing?
-Model response: The number missing in the sequence is 14.
-Extracted answer: 14
-
-Hint: Please answer the question requiring a floating-point number with one decimal place and provide the final value, e.g., 1.2, 1.3, 1.4, at the end.
-Question: What is the fraction of females facing the camera?
-Model response: The fraction of females facing the camera is 0.6, which means that six out of ten females in the group are facing the camera.
-Extracted answer: 0.6
-
-Hint: Please answer the question requiring a Python list as an answer and provide the final list, e.g., [1, 2, 3], [1.2, 1.3, 1.4], at the end.
-Question: Between which two years does the line graph saw its maximum peak?
-Model response: The line graph saw its maximum peak between 2007 and 2008.
-Extracted answer: [2007, 2008]
-
-Hint:
-Question: How many hats are there?
-Model response: I see seven of them, I think.
-Extracted answer:"""  # noqa: E501
-
 PROSE = "I see seven of them, I think."
 
 
@@ -78,7 +33,12 @@ def test_the_equivalence_prompt():
     engine = Recorded(["Judgement: 1"])
     item = {"completion": r"\boxed{the {feline}}", "gold": "B", "question": "Which one is it?"}
     verdict = JudgeGrader(engine).grade(**item, choices={"A": "a hat", "B": "a cat", "C": None})
-    assert engine.calls == [[EQUIVALENCE]]
+    ((asked,),) = engine.calls
+    assert words_and_digest(asked) == (211, "42f446f11bb124e9")  # of Fig. A6 with this at its end
+    assert asked.endswith(
+        "\n\n[Question]: Which one is it? A. a hat B. a cat\n[Standard Answer]: B\n"
+        "[Model_answer] : the {feline}\nJudgement:"
+    )
     assert verdict == Verdict(True, "the {feline}", "the judge finds it equal to the gold answer 'B'", "judge")
 
 
@@ -86,7 +46,10 @@ def test_the_extraction_prompt_and_what_follows_it():
     engine = Recorded(["Extracted answer: seven"], ["0"])
     completion = f"<think>is it eight?</think>{PROSE}"
     verdict = JudgeGrader(engine).grade(completion, "9", question="How many hats are there?")
-    assert engine.calls[0] == [EXTRACTION]
+    (asked,) = engine.calls[0]
+    assert words_and_digest(asked) == (200, "0e490818e5802172")  # of Fig. A5 with this at its end
+    question = "\n\nHint:\nQuestion: How many hats are there?\nModel response: "
+    assert asked.endswith(f"{question}{PROSE}\nExtracted answer:")
     assert engine.calls[1][0].endswith(
         "[Question]: How many hats are there?\n[Standard Answer]: 9\n[Model_answer] : seven\nJudgement:"
     )
@@ -98,7 +61,9 @@ def test_the_benchmark_s_hint_has_its_place_in_the_extraction_prompt(question):
     """Fig. A5: and it is not said again in the question, before which the solver has it."""
     engine = Recorded(["seven"], ["0"])
     JudgeGrader(engine).grade(PROSE, "9", question=question, hint="Say a whole number.")
-    assert engine.calls[0] == [EXTRACTION.replace("Hint:\n", "Hint: Say a whole number.\n")]
+    (asked,) = engine.calls[0]
+    assert words_and_digest(asked) == (204, "5ddeb1b737ea9715")
+    assert "\n\nHint: Say a whole number.\nQuestion: How many hats are there?\n" in asked
     assert "[Question]: How many hats are there?\n[Standard Answer]: 9\n" in engine.calls[1][0]
 
 

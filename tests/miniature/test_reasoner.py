@@ -119,6 +119,7 @@ def test_the_rule_teaches_on_right_captions_and_on_some_that_lack_a_fact(monkeyp
 def test_a_taught_reasoner_is_saved_as_any_language_model_and_not_taught_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_TARGET_ACCURACY", 0.0)  # the real target is reached in hundreds of steps
     monkeypatch.setattr(module, "_LESSONS", 320)
+    monkeypatch.setattr("trl_mmreason.miniature.cold_start._MAX_STEPS", 4)
     path = reasoner_path(tmp_path, "adding", seed=1)
     assert path == tmp_path / "reasoner-adding-1-slips0.1-looks0.3-seed1"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)

@@ -1,10 +1,9 @@
 """What the judge is shown, and which of its replies are read."""
 
 import json
-import time
 
 import pytest
-from support import words_and_digest
+from support import assert_linear, words_and_digest
 
 from trl_mmreason.jobs.asking import MalformedReply
 from trl_mmreason.self_evolution.prompts import (
@@ -76,12 +75,13 @@ def test_a_judge_may_think_of_scores_before_it_speaks():
     assert read_score(f"<think>Perhaps {reply(dict.fromkeys(WEIGHTS, 0))}</think>{reply()}") == pytest.approx(0.7)
 
 
-def test_long_replies_are_read_quickly():
-    start = time.process_time()
-    for said in ("[BEGIN SCORES]" * 20_000, reply("```" + " " * 100_000 + "x"), reply("`" * 100_000)):
+@pytest.mark.parametrize(("frame", "piece"), [("{}", "[BEGIN SCORES]"), (reply("```{}x"), " "), (reply("{}"), "`")])
+def test_long_replies_are_read_in_linear_time(frame, piece):
+    def read(text):
         with pytest.raises(MalformedReply):
-            read_score(said)
-    assert time.process_time() - start < 2
+            read_score(frame.replace("{}", text))
+
+    assert_linear(read, piece, 300_000)
 
 
 @pytest.mark.parametrize(

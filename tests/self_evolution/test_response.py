@@ -1,8 +1,7 @@
 """Which responses keep the format, which vote, and which the judge may score."""
 
-import time
-
 import pytest
+from support import assert_linear
 
 from trl_mmreason.self_evolution.response import read_response
 
@@ -39,7 +38,6 @@ def test_responses(text, answer, is_well_formed, is_single):
     assert response.answer == answer
 
 
-def test_long_responses_are_read_quickly():
-    start = time.process_time()
-    read_response("<think>" + "a{" * 50_000 + "</think>" + r"\boxed{" * 20_000)
-    assert time.process_time() - start < 2
+def test_long_responses_are_read_in_linear_time():
+    assert_linear(lambda thought: read_response(f"<think>{thought}</think>{GOOD}"), "a{", 200_000)
+    assert_linear(lambda boxes: read_response(f"<think></think>{boxes}"), r"\boxed{", 200_000)

@@ -10,7 +10,6 @@ from processes import one_and_two
 from support import (
     SUPERVISED_RUN,
     assert_micro_batches_agree,
-    assert_resumes,
     assert_weights,
     changed_weights,
     drawn_rows,
@@ -314,11 +313,6 @@ def test_an_adapter_s_reference_is_the_model_without_it(checkpointing, trainer_o
     moved = changed_weights(trainer.model, before)
     assert moved
     assert all("lora" in name and "visual" not in name for name in moved)
-
-
-def test_resumed_or_not_is_the_same(family, checkpoints, tmp_path):
-    settings = {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 2, "beta": 0.1}
-    assert_resumes(lambda: trainer_for(checkpoints(family), tmp_path, rewarded(8), **settings), tmp_path)
 
 
 def test_a_long_trajectory_is_kept_whole(checkpoints, tmp_path):

@@ -47,56 +47,6 @@ def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "sentences"),
-    [
-        (
-            prompts.COT_PROMPT,
-            [
-                "You are a precise AI assistant and must strictly follow the following rules:",
-                "First reason step-by-step, and wrap the thought process in <think> tags.",
-                "Choice answers must be uppercase letters (A/B/C/D).",
-                "DO NOT EXPLAIN ANYTHING IN <answer>.",
-                "Please strictly follow the formatting requirements and do not add any extra content!",
-            ],
-        ),
-        (
-            prompts.SFT_PROMPT,
-            [
-                "You are a reasoning expert. Given an image and a question, please generate two rounds of ",
-                "First, provide your initial chain of thought and answer. Then reflect on it, and finally, based on ",
-                "your reflection, give your final reasoning and answer.",
-            ],
-        ),
-        (
-            prompts.teacher_prompt("q", "c", "8", "7"),
-            [
-                "Your task is to reflect on the quality of a chain-of-thought (CoT) reasoning given for a visual ",
-                "The goal is to improve the CoT by identifying weaknesses and offering suggestions for refinement.",
-                '1. "reflection": Provide a detailed critique of the original CoT, pointing out:',
-                "Any correct reasoning that could be made clearer or more robust",
-            ],
-        ),
-        (
-            prompts.REFLECTION_PROMPT,
-            [
-                "Then, provide the first answer in LaTeX format wrapped with $...$, and the final result must be ",
-                "After that, perform a critical self-reflection on the previous reasoning and answer, writing the ",
-                "Make sure both reasoning steps are clear and detailed. Even if the final answer does not change, the ",
-                "<think> Since $1+1=2$, so the answer is $2$. </think>",
-                "All reasoning, answer, and reflection steps must be included without omission and in the exact ",
-            ],
-        ),
-    ],
-    ids=["CoT", "SFT", "teacher", "RL"],
-)
-def test_sentences_of_the_paper_s_prompts(prompt, sentences):
-    """As appendix B.3 prints them, in their order."""
-    places = [prompt.find(sentence) for sentence in sentences]
-    assert -1 not in places
-    assert places == sorted(places)
-
-
-@pytest.mark.parametrize(
     "reply",
     [
         '{"reflection": "It is 7."}',

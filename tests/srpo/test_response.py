@@ -1,9 +1,9 @@
 """Reading SRPO's format: every part, and the name of everything that can be wrong with it."""
 
 import random
-import time
 
 import pytest
+from support import assert_linear
 
 from trl_mmreason.grading.extraction import extract_answer
 from trl_mmreason.srpo.objective import parse_reflection_response as parse
@@ -194,7 +194,5 @@ def test_a_less_than_sign_at_the_end_of_words_is_no_cut_tag():
 
 @pytest.mark.parametrize("piece", ["<think>", "</think>", "<think></think>", "<", "</", "<answer>7</answer>", " \n"])
 def test_a_megabyte_of_anything_is_read_in_linear_time(piece):
-    text = piece * (1_000_000 // len(piece))
-    started = time.process_time()
-    assert parse(text).problem
-    assert time.process_time() - started < 5
+    assert_linear(lambda text: parse(text).problem, piece, 1_000_000)
+    assert parse(piece * 1_000).problem

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 from support import SMALL_RUN, ids_of, load, maker, written_by_hand
 from trl import GRPOConfig, GRPOTrainer
 
@@ -72,13 +71,6 @@ def test_a_missing_second_answer_may_earn_nothing_instead(processor):
         assert (sum(answered), 3 * missing) == (twice, once)
 
 
-def test_keeping_a_right_answer_pays_more_in_total_than_correcting_a_wrong_one(processor):
-    kept, corrected = FIRST_RIGHT + REFLECTION + SECOND_RIGHT, FIRST_WRONG + REFLECTION + SECOND_RIGHT
-    ids = [ids_of(processor, kept), ids_of(processor, corrected)]
-    totals = torch.tensor(paid(ReflectionRewards(processor, brevity_coef=0.0), ids, ["7", "7"])).sum(dim=0)
-    assert totals.tolist() == [1.5, 1.25]
-
-
 def test_brevity_counts_sampled_ids(processor):
     """The same text in other tokens has another length: spelt letter by letter, a response is longer."""
     text = FIRST_RIGHT + REFLECTION + SECOND_RIGHT
@@ -101,16 +93,6 @@ def test_brevity_counts_sampled_ids(processor):
 def test_without_a_first_answer_there_is_no_brevity(processor):
     ids = [ids_of(processor, "<think>3+4=7</think>"), ids_of(processor, "<reflection>7</reflection>")]
     assert ReflectionRewards(processor).brevity_reward(completion_ids=ids, answer=["7", "7"]) == [0.0, 0.0]
-
-
-def test_fixed_targets(processor):
-    ids = [ids_of(processor, FIRST_RIGHT)]
-    tokens = len(ids[0])
-    rewards = ReflectionRewards(
-        processor, brevity_coef=1.0, target_response_tokens=tokens + 5, max_response_tokens=tokens + 15
-    )
-    # 5 of the 10 tokens between target and maximum: exp(-1/2)²
-    assert rewards.brevity_reward(completion_ids=ids, answer=["7"]) == pytest.approx([math.exp(-1)])
 
 
 def test_an_unusable_gold_gives_no_reward_from_any_part(processor):

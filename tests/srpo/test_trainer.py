@@ -19,7 +19,7 @@ from support import (
     written_by_hand,
 )
 from transformers.utils import logging
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from trl_mmreason import SRPOTrainer
 from trl_mmreason.evaluation.curves import all_panels, draw_curves
@@ -95,10 +95,22 @@ def test_without_the_reflection_reward_only_the_first_solution_pays(trainer_on):
 @pytest.mark.full
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"])
 def test_every_loss_of_trl(trainer_on, loss_type):
+    """The updates of TRL's own trainer with the totals of `test_advantages_follow_the_total` as rewards."""
+    totals = {KEPT: 1.5, CORRECTED: 1.25, FAILED: 0.75, SPOILT: 1.0}
     settings = {"importance_sampling_level": "sequence"} if loss_type == "luspo" else {}
-    trainer = trainer_on(loss_type=loss_type, **settings)
-    logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
-    assert logged["grad_norm"] > 0
+    ours = trainer_on(loss_type=loss_type, brevity_coef=0.0, optim="sgd", learning_rate=0.1, **settings)
+    fields = GRPOConfig.__dataclass_fields__
+    given = {name: getattr(ours.args, name) for name in fields if fields[name].init}
+    theirs = GRPOTrainer(
+        ours.model.name_or_path,
+        reward_funcs=lambda completions, **_: [totals[said[0]["content"]] for said in completions],
+        args=GRPOConfig(**given | {"generation_batch_size": None}),  # derived from the others
+        train_dataset=Dataset.from_list([ROW] * 2),
+    )
+    logged, expected = (step(trainer, list(totals) * 2) for trainer in (ours, theirs))
+    for name in ("loss", "reward", "grad_norm"):
+        assert logged[name] == pytest.approx(expected[name], abs=1e-5)
+    assert_weights(ours.model, theirs.model, atol=1e-6)
 
 
 def test_an_unusable_gold_trains_nothing(trainer_on):

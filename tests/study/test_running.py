@@ -57,17 +57,6 @@ def test_answers_to_other_questions_are_refused(done, tmp_path):
         outcomes(args)
 
 
-def test_curves_are_drawn(done, tmp_path):
-    folder = Path(done.output_dir) / "seed-0"
-    states = {arm: json.loads((folder / arm / "model" / "trainer_state.json").read_text()) for arm in done.arms}
-    histories = {arm: [state["log_history"]] for arm, state in states.items()}
-    draw_histories(histories, adapo.PANELS, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").stat().st_size > 10_000
-    first_answers = next(iter(adapo.PANELS))
-    for arm in set(histories) - {"sft"}:
-        assert any(set(first_answers) & set(entry) for entry in histories[arm][0]), arm
-
-
 def test_an_arm_may_log_the_same_under_another_name(tmp_path):
     ours, theirs = [{"step": 1, "ours": 0.5}, {"step": 2, "ours": 0.7}], [{"step": 1, "b": 0.1}, {"step": 2, "b": 0.9}]
     pictures = []
