@@ -20,7 +20,6 @@ from .commands import (
     reflect,
     report,
     revise,
-    serve_prm,
     steps,
     train,
     trajectories,
@@ -29,7 +28,6 @@ from .commands import (
 COMMANDS = (
     train,
     doctor,
-    serve_prm,
     prefilter,
     reflect,
     revise,

@@ -52,8 +52,8 @@ def _annotate(arguments: argparse.Namespace) -> None:
     system_prompt = options.system_prompt("annotate", arguments.system_prompt)
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ...chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
-        from ...chain_of_step.sampling import sample_paths
+        from ...chain_of_step.data import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
+        from ...chain_of_step.protocols import sample_paths
 
         store.open_stage(options.QUESTIONS, {"system_prompt": system_prompt}, results=PATHS)
         policy, judge = options.load_engine("annotate", arguments), options.load_engine("annotate", arguments, "judge")

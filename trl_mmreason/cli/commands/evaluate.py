@@ -89,7 +89,7 @@ def _add_protocol(command: argparse.ArgumentParser) -> None:
     options.add_system_prompt(command, "null for none; reflection: the paper's by default")
     command.add_argument(
         "--process-reward",
-        help="--protocol best-of-n, step-beam: path or Hub id of the scorer, or URL of `mmreason serve-prm`",
+        help="--protocol best-of-n, step-beam: path or Hub id of the scorer, or URL of its `vllm serve`",
     )
     command.add_argument(
         "--step-weight", type=parsers.share, help="--protocol best-of-n: weight of the step scores; 0.2 by default"
@@ -109,7 +109,7 @@ class _Questions(NamedTuple):
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from ...chain_of_step.client import ProcessRewardServerError
+    from ...chain_of_step.process_reward_client import ProcessRewardServerError
     from ...evaluation.evaluation_report import REPORT, evaluate_into
     from ...evaluation.files import format_overview, format_results, refuse_folders
     from ...generation.engine import UnsuitableEngine
@@ -353,7 +353,7 @@ def _protocol(arguments: argparse.Namespace, system_prompt: str | None) -> tuple
 
 
 def _process_reward(source: str) -> Any:
-    from ...chain_of_step.client import process_reward_from
+    from ...chain_of_step.process_reward_client import process_reward_from
 
-    with options.exit_on("evaluate", ValueError, OSError):
+    with options.exit_on("evaluate", ValueError, OSError, ImportError):
         return process_reward_from(source)

@@ -245,9 +245,9 @@ def check_servers(name: str, arguments: argparse.Namespace, *stores: str | Path)
         for option in served:
             load_engine(name, arguments, option.removesuffix("server").removesuffix("_") or None).check()
     if str(getattr(arguments, "process_reward", "")).startswith(("http://", "https://")):
-        from ...chain_of_step.client import ProcessRewardClient, ProcessRewardServerError
+        from ...chain_of_step.process_reward_client import ProcessRewardClient, ProcessRewardServerError
 
-        with exit_on(name, ProcessRewardServerError, ValueError):
+        with exit_on(name, ProcessRewardServerError, ValueError, ImportError):
             ProcessRewardClient(arguments.process_reward).settings  # noqa: B018 - asks the server
 
 

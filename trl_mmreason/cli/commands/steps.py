@@ -42,7 +42,7 @@ def _steps(arguments: argparse.Namespace) -> None:
         raise SystemExit(f"mmreason steps: got {bounds}, expected min ≤ max")
 
     def write(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ...chain_of_step.step_data import make_step_data
+        from ...chain_of_step.data import make_step_data
 
         teacher = options.load_engine("steps", arguments, "teacher")
         bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
