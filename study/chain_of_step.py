@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trl_mmreason.chain_of_step.client import process_reward_from
+from trl_mmreason.chain_of_step.chains import SAMPLING_PARAMS, ProcessReward, path_score
 from trl_mmreason.chain_of_step.config import (
     ChainOfStepGRPOConfig,
     ChainOfStepSFTConfig,
@@ -24,7 +24,7 @@ from trl_mmreason.chain_of_step.miniature import (
     labels_file,
     stop_at,
 )
-from trl_mmreason.chain_of_step.paths import SAMPLING_PARAMS, ProcessReward, path_score
+from trl_mmreason.chain_of_step.process_reward_client import process_reward_from
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer

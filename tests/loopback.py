@@ -1,26 +1,8 @@
-"""Applications and stubs served on loopback, as clients meet them."""
+"""Stubs served on loopback, as clients meet them."""
 
 import threading
 import time
 from contextlib import contextmanager
-
-import uvicorn
-
-
-@contextmanager
-def served(app):
-    """Serve an application while the block runs; gives its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import socket
 import subprocess
 import sys
 
@@ -28,12 +27,12 @@ def test_help_comes_at_once_and_names_the_commands():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     after = os.times()
     assert done.stdout.endswith("[]\n")
-    assert "serve a process reward model" in done.stdout
+    assert "make a process reward model's data" in done.stdout
     # processor time, as the machine may be busy
     assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
-COMMANDS = "train doctor evaluate report prefilter reflect revise steps annotate trajectories merge serve-prm"
+COMMANDS = "train doctor evaluate report prefilter reflect revise steps annotate trajectories merge"
 
 
 @pytest.mark.parametrize("command", COMMANDS.split())
@@ -86,20 +85,6 @@ def test_help_names_the_defaults_that_say_something():
     assert re.findall(r"  (seed|file|fast)(.*)$", parser.format_help(), re.MULTILINE) == [
         ("seed", " (default: 0)"), ("file", ""), ("fast", "")
     ]  # fmt: skip
-
-
-def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "trl_mmreason.chain_of_step.serve", raising=False)
-    with pytest.raises(SystemExit, match=r'uvicorn is missing\. Install it: pip install "trl-mmreason\[server\]"'):
-        main(["serve-prm", "model"])
-
-
-def test_a_port_in_use_is_said_in_a_line(checkpoints):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(SystemExit, match=rf"^mmreason serve-prm: .*Address already in use.*{port}"):
-            main(["serve-prm", checkpoints("qwen2_5_vl"), "--port", str(port)])
 
 
 def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):

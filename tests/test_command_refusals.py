@@ -72,9 +72,6 @@ REFUSED = [
     (f"{REFLECT} --openai-only", "--openai-only needs --teacher-server or --scorer-server"),
     (f"{REFLECT} --share 0/2", "--share is not supported: the mix"),
     ("report absent", "there is no folder absent"),
-    ("serve-prm no/where", "no folder no/where, the Hub's cache has no such model, and the Hub cannot be asked"),
-    ("serve-prm ./nowhere", "there is no folder ./nowhere; give one with a model"),
-    ("serve-prm .", "the folder . holds no model: it has no config.json"),
     (f"{STEPS} --openai-only", "--openai-only needs --teacher-server"),
     (f"{STEPS} --min_steps 11", "got --min-steps 11 --max-steps 10, expected min ≤ max"),
     (f"{TRAJECTORIES} --hard-reasoner large", TOGETHER),
@@ -108,7 +105,7 @@ REFUSED += [
 REFUSED += [
     (
         f"{EVALUATE} --protocol best-of-n --process-reward {URL.removesuffix('/v1')}",
-        f"no answer from {URL.removesuffix('/v1')}/info: ConnectError",
+        f"no answer from {URL.removesuffix('/v1')}/v1/models: Connection error. (ConnectError)",
     ),
     (
         f"{PREFILTER} --server {URL} --server {OTHER_URL}",
@@ -137,8 +134,6 @@ MISREAD = [
         f"""{REFLECT} --columns '{{"answer": "a", "answer": "id"}}'""",
         """argument --columns: expected a JSON object, got '{"answer": "a", "answer": "id"}' (`answer` comes twice)""",
     ),
-    ("serve-prm model --dtype float12", "choose from 'auto', 'float32', 'bfloat16', 'float16'"),
-    ("serve-prm model --port 70000", "argument --port: expected a port from 0 to 65535, got '70000'"),
     ("server", "invalid choice: 'server'"),
     (f"{STEPS} --min-steps 0", "argument --min-steps: expected an integer ≥ 1, got '0'"),
     (f"{STEPS} --model policy", "unrecognized arguments: --model policy"),  # there is no policy in this

@@ -11,6 +11,7 @@ import torch
 from chat_stub import Handler, chat_stub
 from judged import make as make_self_evolution
 from judged import reply
+from short_chains import chain
 from support import (
     SMALL_RUN,
     adapo_trainer,
@@ -23,7 +24,6 @@ from support import (
     srpo_trainer,
     weights_of,
 )
-from telling_scorer import chain
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepGRPOTrainer

@@ -13,7 +13,7 @@ import yaml
 import trl_mmreason
 from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import SCoReConfig
-from trl_mmreason.chain_of_step.annotation import annotate_by_monte_carlo
+from trl_mmreason.chain_of_step.data import annotate_by_monte_carlo
 from trl_mmreason.cli.commands import annotate, reflect, trajectories
 from trl_mmreason.cli.commands.command_options import sampling_settings
 from trl_mmreason.cli.main import build_parser

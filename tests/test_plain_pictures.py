@@ -15,7 +15,7 @@ from trl_mmreason.data.images import pictures_of, plain_picture
 from trl_mmreason.data.loading import load_rows
 from trl_mmreason.generation.batch import encode
 from trl_mmreason.generation.engine import Request
-from trl_mmreason.generation.image_urls import data_url, picture_of
+from trl_mmreason.generation.image_urls import data_url
 from trl_mmreason.generation.vllm_engine import prompt_of
 
 
@@ -31,7 +31,7 @@ def test_every_form_of_a_picture_gives_the_same_pixels(tmp_path):
             f"data:image/png;base64,{encoded}",
             encoded,
         ]
-        opened = pictures_of({"images": forms}) + [picture_of(data_url(PIL.Image.open(path)))]
+        opened = pictures_of({"images": forms}) + pictures_of({"images": [data_url(PIL.Image.open(path))]})
         for picture in opened:
             assert (picture.mode, picture.size) == ("RGB", (2, 1)), name
             assert [picture.getpixel((x, 0)) for x in range(2)] == expected, name
@@ -41,16 +41,11 @@ def test_every_form_of_a_picture_gives_the_same_pixels(tmp_path):
 def test_of_several_frames_the_one_that_is_meant_must_be_copied(tmp_path):
     for name in make_frames(tmp_path):
         path = tmp_path / name
-        url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
         opened = PIL.Image.open(path)
         stored = Dataset.from_dict({"images": [[str(path)]]}, features=Features({"images": List(Image())}))
         for form in (path, path.read_bytes(), {"bytes": None, "path": str(path)}, opened, stored[0]["images"][0]):
             with pytest.raises(ValueError, match="it has 2 frames or pages"):
                 pictures_of({"images": [form]})
-        with pytest.raises(
-            ValueError, match="Input should be a picture.*2 frames" if "tif" not in name else "identify"
-        ):
-            picture_of(url)
         opened.seek(1)
         (picture,) = pictures_of({"images": [opened.copy()]})
         assert picture.getpixel((0, 0))[2] > 200  # blue

@@ -7,20 +7,20 @@ from scripted import Scripted, picture, questions_of, reds
 from solution_chains import chain_of_steps, prefixes
 from support import SUPERVISED_RUN, maker
 
-from trl_mmreason.chain_of_step.annotation import (
+from trl_mmreason.chain_of_step.chains import Path, read_path
+from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, ProcessRewardConfig
+from trl_mmreason.chain_of_step.data import (
     JUDGED,
     MONTE_CARLO,
     annotate_by_judge,
     annotate_by_monte_carlo,
     chains_of,
+    make_step_data,
 )
-from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, ProcessRewardConfig
-from trl_mmreason.chain_of_step.paths import Path, read_path
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, step_judge_message
-from trl_mmreason.chain_of_step.sampling import sample_paths
+from trl_mmreason.chain_of_step.protocols import sample_paths
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
-from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import (
     ANSWER_END,
     ANSWER_START,
@@ -68,7 +68,7 @@ def questions(names, answer="7"):
 def chains(*answers):
     """One chain a question, "cats" with the first answer, and so on."""
     named = dict(zip(["cats", "dogs", "eels"], answers, strict=False))
-    paths = {name: [Path(0, chain(answer), 9, answer == "7")] for name, answer in named.items()}
+    paths = {name: [Path(0, read_path(chain(answer)), 9, answer == "7")] for name, answer in named.items()}
     return chains_of(questions(named), paths).rows
 
 
@@ -81,10 +81,10 @@ def test_whole_chains_are_kept_and_others_counted():
         "dogs": [chain(None), chain("7") + "7", chain("7")],
     }
     paths = {
-        name: [Path(index, text, 9, read_path(text).answer == "7") for index, text in enumerate(found)]
+        name: [Path(index, read_path(text), 9, read_path(text).answer == "7") for index, text in enumerate(found)]
         for name, found in texts.items()
     }
-    paths["eels"] = [Path(0, chain("7"), 9, None)]
+    paths["eels"] = [Path(0, read_path(chain("7")), 9, None)]
     found = chains_of(questions(["cats", "dogs", "eels", "owls"]), paths)  # the sampling of owls failed
     assert found.rows.column_names == ["id", "prompt", "images", "answer", "completion", "correct"]
     assert found.rows["id"][:] == ["cats#0", "cats#3", "dogs#2"]
@@ -100,7 +100,7 @@ def test_whole_chains_are_kept_and_others_counted():
 def test_letters_are_graded_by_their_choices(tmp_path):
     problem = make_problems(["adding"], 1, multiple_choice=True)[0]
     rows = problems_dataset([problem])
-    paths = {problem.id: [Path(0, chain_of_steps(solve(problem)), 9, True)]}
+    paths = {problem.id: [Path(0, read_path(chain_of_steps(solve(problem))), 9, True)]}
     found = chains_of(rows, paths).rows
     assert found[0]["choices"] == problem.choices
     result = problem.choices[problem.answer]
@@ -160,7 +160,7 @@ def test_a_step_s_label_is_the_share_of_continuations_that_end_rightly(tmp_path)
 
 def test_each_step_is_continued_from_the_chain_as_it_was_written(tmp_path):
     spaced = chain("7").replace("<|reasoning_proceed|>", "\n<|reasoning_proceed|>\n")
-    rows = chains_of(questions(["cats"]), {"cats": [Path(5, spaced, 9, True)]}).rows
+    rows = chains_of(questions(["cats"]), {"cats": [Path(5, read_path(spaced), 9, True)]}).rows
     party = policy()
     continued(tmp_path / "s.sqlite", rows, party)
     first, second, third = dict.fromkeys(request.prefix for request in party.asked)
@@ -172,7 +172,7 @@ def test_each_step_is_continued_from_the_chain_as_it_was_written(tmp_path):
 
 def test_the_policy_sees_question_and_pictures_and_never_the_answer(tmp_path):
     gold = "GOLD-73129"
-    rows = chains_of(questions(["cats", "dogs"], gold), {"dogs": [Path(0, chain("8"), 9, False)]}).rows
+    rows = chains_of(questions(["cats", "dogs"], gold), {"dogs": [Path(0, read_path(chain("8")), 9, False)]}).rows
     party, judge = policy(), Scripted(lambda request, times: "### Step Label: [1,1,1]")
     continued(tmp_path / "s.sqlite", rows, party)
     for request in party.asked:
@@ -343,7 +343,7 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
     for problem in problems:
         for index, error in enumerate((None, *ERRORS)):
             solution = solutions[f"{problem.id}#{index}"] = solve(problem, error=error)
-            paths[problem.id].append(Path(index, chain_of_steps(solution), 9, solution.correct))
+            paths[problem.id].append(Path(index, read_path(chain_of_steps(solution)), 9, solution.correct))
     rows = chains_of(problems_dataset(problems), paths).rows
     found = judged(tmp_path / "s.sqlite", rows, KnownTruthTeacher(problems), batch_size=5).rows
     assert found["id"][:] == list(solutions)

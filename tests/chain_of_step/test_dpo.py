@@ -15,7 +15,7 @@ from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, full
 from transformers import TrainerCallback
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
-from trl_mmreason.chain_of_step.paths import read_path
+from trl_mmreason.chain_of_step.chains import read_path
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.generation.engine import Sample

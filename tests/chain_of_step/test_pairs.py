@@ -6,12 +6,12 @@ import pytest
 from datasets import Dataset
 from support import drawn_rows
 
+from trl_mmreason.chain_of_step.chains import Path, read_path
 from trl_mmreason.chain_of_step.pairs import PAIR_FEATURES, make_pairs, pair_accuracies
-from trl_mmreason.chain_of_step.paths import Path
 
 
 def paths_of(rows):
-    return {row["id"]: [Path(k, f"{row['id']} path {k}", 5, True) for k in range(4)] for row in rows}
+    return {row["id"]: [Path(k, read_path(f"{row['id']} path {k}"), 5, True) for k in range(4)] for row in rows}
 
 
 def test_best_against_worst_of_each_question_that_has_a_margin():
@@ -47,7 +47,7 @@ def test_how_often_the_chosen_and_the_rejected_are_right():
     rows = Dataset.from_list(drawn_rows(3))
     verdicts = [(True, False), (False, None), (False, False)]  # of best and worst
     paths = {
-        id_: [Path(k, f"path {k}", 5, correct) for k, correct in enumerate(found)]
+        id_: [Path(k, read_path(f"path {k}"), 5, correct) for k, correct in enumerate(found)]
         for id_, found in zip(rows["id"], verdicts, strict=True)
     }
     pairs = make_pairs(rows, paths, dict.fromkeys(paths, [1.0, 0.0]))

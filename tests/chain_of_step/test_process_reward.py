@@ -13,8 +13,7 @@ from tokenizers import AddedToken
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, logit_differences
-from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
+from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, UnscorableRow, logit_differences
 from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP_END, parse_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, trainable_token_indices
 from trl_mmreason.data.images import pictures_of

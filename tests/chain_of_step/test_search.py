@@ -21,6 +21,7 @@ from scripted_search import (
 )
 from taught_policy import questions, reward_model, teach
 
+from trl_mmreason.chain_of_step.chains import read_path
 from trl_mmreason.chain_of_step.search import BeamSearched, part_sampling_params, step_beam_search
 from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, chain_ends
 from trl_mmreason.generation import Failure, SamplingParams, derive_seed
@@ -31,10 +32,8 @@ from trl_mmreason.generation.transformers_engine import TransformersEngine
 def test_the_best_candidate_of_each_stage_is_kept():
     (found,), engine, reward = searched({"sum": TWO_STEPS}, seed=5)
     assert found == BeamSearched(
-        text=B_C + answer("7,0.9"),
-        answer="7,0.9",
+        path=read_path(B_C + answer("7,0.9")),
         tokens=sum(len(text) for candidates in TWO_STEPS.values() for text in candidates),
-        steps=2,
         scores=(pytest.approx(0.7), pytest.approx(0.2), 0.9),
         worst=((A, pytest.approx(0.4)), ("\n" + PROCEED + step("d 0.1"), pytest.approx(0.1)), (answer("8,0.3"), 0.3)),
     )
@@ -48,7 +47,7 @@ def test_the_best_candidate_of_each_stage_is_kept():
 def test_questions_go_on_together_and_end_when_they_do():
     script = {"sum": TWO_STEPS, "short": {"": [A, A], A: [answer("1,0.1"), answer("2,0.2")]}}
     (_, short), engine, reward = searched(script)
-    assert (short.answer, short.steps, short.problem) == ("2,0.2", 1, None)
+    assert (short.path.answer, short.path.steps, short.problem) == ("2,0.2", 1, None)
     assert [sorted(call) for call in engine.calls] == [["short", "sum"], ["short", "sum"], ["sum"]]
     assert len(reward.calls) == 3
     assert reward.calls[0] == [A, B, A]  # what is said twice is scored once
@@ -62,16 +61,16 @@ def test_a_step_and_an_answer_in_one_stage_are_told_apart_by_their_own_scores():
 
     # By the trajectory score with w = 0.2 the answer would win in both: 0.2 · 0.4 + 0.8 · 0.55 = 0.52 > 0.2 · 0.5 = 0.1
     (step_wins,), *_ = searched({"q": after_a(0.55)})
-    assert (step_wins.answer, step_wins.steps) == ("8,0.5", 2)
+    assert (step_wins.path.answer, step_wins.path.steps) == ("8,0.5", 2)
     (answer_wins,), *_ = searched({"q": after_a(0.65)})
-    assert (answer_wins.answer, answer_wins.steps) == ("7,0.65", 1)
+    assert (answer_wins.path.answer, answer_wins.path.steps) == ("7,0.65", 1)
 
 
 def test_of_equal_scores_the_earliest_is_kept():
     first, second = START + step("first 0.5"), START + step("second 0.5")
     script = {"": [first, second], first: [answer("1,0.5"), answer("2,0.5")]}
     (found,), *_ = searched({"q": script})
-    assert found.answer == "1,0.5"
+    assert found.path.answer == "1,0.5"
 
 
 MALFORMED = [
@@ -91,7 +90,7 @@ MALFORMED = [
 def test_a_malformed_candidate_is_out_though_its_tokens_count(text):
     good = START + step("a 0.1")
     (found,), _, reward = searched({"q": {"": [text, good], good: [answer("7,0.9"), PROCEED]}})
-    assert (found.text, found.problem) == (good + answer("7,0.9"), None)
+    assert (found.path.text, found.problem) == (good + answer("7,0.9"), None)
     assert found.tokens == sum(map(len, [text, good, answer("7,0.9"), PROCEED]))
     assert reward.calls == [[good], [good + answer("7,0.9")]]
 
@@ -101,10 +100,10 @@ def test_when_all_candidates_are_malformed_the_search_of_that_question_ends():
     script["sum"] = TWO_STEPS
     (at_once, later, fine), engine, reward = searched(script)
     assert at_once == BeamSearched(tokens=len("nothing" + START), problem="malformed")
-    assert later.text == B
-    assert (later.answer, later.steps, later.scores) == (None, 1, (pytest.approx(0.7),))
+    assert later.path.text == B
+    assert (later.path.answer, later.path.steps, later.scores) == (None, 1, (pytest.approx(0.7),))
     assert later.problem == "malformed"
-    assert fine.answer == "7,0.9"
+    assert fine.path.answer == "7,0.9"
     assert [sorted(call) for call in engine.calls] == [["at once", "later", "sum"], ["later", "sum"], ["sum"]]
 
 
@@ -118,8 +117,13 @@ def test_behind_the_last_step_allowed_only_an_answer_counts():
     more = PROCEED + step("more 0.9")
     script = {"answers": {"": [A, B], B: [more, answer("7,0.1")]}, "continues": {"": [A, B], B: [more, more]}}
     (answers, unfinished), engine, _ = searched(script, max_steps=1)
-    assert (answers.answer, answers.scores) == ("7,0.1", (pytest.approx(0.7), 0.1))
-    assert (unfinished.text, unfinished.answer, unfinished.steps, unfinished.problem) == (B, None, 1, "too_long")
+    assert (answers.path.answer, answers.scores) == ("7,0.1", (pytest.approx(0.7), 0.1))
+    assert (unfinished.path.text, unfinished.path.answer, unfinished.path.steps, unfinished.problem) == (
+        B,
+        None,
+        1,
+        "too_long",
+    )
     assert unfinished.tokens == len(A) + len(B) + 2 * len(more)
     assert len(engine.calls) == 2
 
@@ -128,7 +132,7 @@ def test_a_failure_of_the_engine_is_that_question_s_own():
     failure = Failure("the picture is too large")
     (at_once, later, fine), *_ = searched({"at once": {"": failure}, "later": {"": [A, B], B: failure}, "q": TWO_STEPS})
     assert at_once == later == failure
-    assert fine.answer == "7,0.9"
+    assert fine.path.answer == "7,0.9"
 
 
 def test_an_engine_that_does_not_count_tokens():
@@ -137,7 +141,7 @@ def test_an_engine_that_does_not_count_tokens():
             return [replace(sample, token_ids=None) for sample in super().answer(request)]
 
     (found,) = step_beam_search(rows_of("q"), Server({"q": TWO_STEPS}), ScriptedReward(), n=2)
-    assert (found.answer, found.tokens) == ("7,0.9", None)
+    assert (found.path.answer, found.tokens) == ("7,0.9", None)
 
 
 @pytest.mark.parametrize(
@@ -199,16 +203,16 @@ def test_a_real_policy_finds_answers_and_samples_no_kept_token_again(engine, prm
     drawn = list(zip(recording.asked, recording.given, strict=True))
     for row, search in zip(QUESTIONS, found, strict=True):
         stages = [(request, samples) for request, samples in drawn if request.messages == row["prompt"]]
-        assert len(stages) == len(search.scores) == search.steps + 1
+        assert len(stages) == len(search.scores) == search.path.steps + 1
         assert search.tokens == sum(len(sample.token_ids) for _, samples in stages for sample in samples)
-        ends = chain_ends(search.text)
-        kept = [search.text[:end] for end in (0, *ends.steps, ends.answer)]
+        ends = chain_ends(search.path.text)
+        kept = [search.path.text[:end] for end in (0, *ends.steps, ends.answer)]
         assert [request.prefix for request, _ in stages] == kept[:-1]
         for (request, samples), before, after in zip(stages, kept, kept[1:], strict=False):
             assert after in [before + sample.text for sample in samples]
             assert len(request.images) == len(row["images"])
         # the scores of the parts are those of the whole chain at its steps and answer
-        scores = prm.score([{**row, "completion": search.text}])[0]
+        scores = prm.score([{**row, "completion": search.path.text}])[0]
         assert search.scores == pytest.approx([*scores.steps.tolist(), scores.answer], abs=1e-5)
 
 

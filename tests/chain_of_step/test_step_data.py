@@ -6,9 +6,9 @@ from solution_chains import chain_of_steps
 from support import SUPERVISED_RUN, maker
 
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig
+from trl_mmreason.chain_of_step.data import make_step_data
 from trl_mmreason.chain_of_step.prompts import STEP_DATA_PROMPT, step_data_prompt, steps_as_text
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
-from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.generation import Failure, Sample, SamplingParams
 from trl_mmreason.jobs.store import SettingsChanged, Store

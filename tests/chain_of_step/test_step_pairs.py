@@ -10,9 +10,8 @@ from support import PATHS_RUN, drawn_rows, load, losses_of, maker
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.objective import last_part_mask
-from trl_mmreason.chain_of_step.pairs import Pair, pairs_dataset
-from trl_mmreason.chain_of_step.sampling import search_answers
-from trl_mmreason.chain_of_step.step_pairs import make_step_pairs, searched_paths
+from trl_mmreason.chain_of_step.pairs import Pair, make_step_pairs, pairs_dataset, searched_paths
+from trl_mmreason.chain_of_step.protocols import search_answers
 from trl_mmreason.jobs.store import Store
 
 RUN = {**PATHS_RUN, "max_steps": -1, "warmup_steps": 0, "num_train_epochs": 1}

@@ -5,13 +5,20 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from short_chains import chain
 from solution_chains import chain_of_steps
-from support import load
+from support import ids_of, load
 from tokenizers import AddedToken
 from torch.testing import assert_close
 
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS, parse_chain
-from trl_mmreason.chain_of_step.tokens import DEFINITIONS, add_chain_tokens, chain_token_ids, trainable_token_indices
+from trl_mmreason.chain_of_step.tokens import (
+    DEFINITIONS,
+    add_chain_tokens,
+    chain_token_ids,
+    part_of_token,
+    trainable_token_indices,
+)
 from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.models import build_model
@@ -233,3 +240,16 @@ def test_adapters_come_after_the_tokens():
     base, processor = build()
     ids = add_chain_tokens(base, processor)
     assert add_chain_tokens(get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])), processor) == ids
+
+
+def test_the_part_of_its_chain_that_a_token_belongs_to(bases):
+    """Two steps and an answer, each up to the token that closes it; the end of the turn and the padding to none."""
+    processor = load(bases("qwen2_5_vl"))[1]
+    ids = chain_token_ids(processor)
+    first, second = (chain(*thoughts, answer=None) for thoughts in (["3"], ["3", "4 and more"]))
+    texts = [first, second.removeprefix(first), chain("3", "4 and more").removeprefix(second)]
+    lengths = [len(ids_of(processor, text)) for text in texts]
+    rows = [[*ids_of(processor, "".join(texts)), 0, 0], [0] * (sum(lengths) + 2)]
+    expected = [place for place, length in enumerate(lengths) for _ in range(length)]
+    found = part_of_token(torch.tensor(rows), {ids[STEP_END], ids["<|answer_end|>"]})
+    assert found.tolist() == [[*expected, -1, -1], [-1] * len(rows[1])]

@@ -69,6 +69,8 @@ def test_steps_are_coloured_by_their_scores(tmp_path):
     steps = [(one["text"], one["attrs"]["data-score"]) for one in page.with_class("step")]
     assert steps == [("one;", "0.90"), ("two;", "0.20"), ("so 7", "0.60")]
     assert "score 0.55" in page.texts("chips")[0]
+    unscored = page_of(saved(tmp_path / "unscored", samples([said("one;two;so 7", correct=(True,), step_ends=[4, 8])])))
+    assert unscored.with_class("step") == []
 
 
 def test_two_evaluations_side_by_side(tmp_path, capsys):

@@ -9,8 +9,8 @@ from scripted import Scripted
 from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 
+from trl_mmreason.chain_of_step.process_reward import UnscorableRow
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
-from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
 from trl_mmreason.evaluation.files import write_evaluation
 from trl_mmreason.evaluation.provenance import digest_of
 from trl_mmreason.evaluation.results import summarise
@@ -243,7 +243,7 @@ def test_another_scorer_samples_nothing_again(cases, undisturbed, tmp_path):
         assert one["turns"] == other["turns"] == steps["turns"] == bare["turns"]
         assert steps["score"] == pytest.approx(sum(one["step_scores"]) / max(1, len(one["step_scores"])))
         assert (one["score"] != other["score"]) == bool(one["step_scores"] or "answer_score" in one)
-        assert bare.keys() == one.keys() - {"step_ends", "step_scores", "answer_score", "score"}
+        assert bare.keys() == one.keys() - {"step_scores", "answer_score", "score"}
     with Store(tmp_path / "answers.sqlite") as store:
         kinds = sorted(name.partition("-")[0] for name in store.stages() if name != f"{ANSWERS}-questions")
     assert kinds == [ANSWERS, "scores", "scores", "verdicts"]

@@ -12,9 +12,8 @@ from support import png
 
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.baselines.star import make_revisions
-from trl_mmreason.chain_of_step.annotation import annotate_by_judge, annotate_by_monte_carlo
-from trl_mmreason.chain_of_step.sampling import sample_paths, search_answers
-from trl_mmreason.chain_of_step.step_data import make_step_data
+from trl_mmreason.chain_of_step.data import annotate_by_judge, annotate_by_monte_carlo, make_step_data
+from trl_mmreason.chain_of_step.protocols import sample_paths, search_answers
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.grading import Grader

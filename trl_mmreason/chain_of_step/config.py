@@ -125,7 +125,7 @@ class IterativeDPOConfig(DPOConfig):
         pair_threshold: t, which the scores of a pair have to differ by more than. The paper gives no number.
         pairing: which pairs of a question are taken: "best_worst", "ranked" or "all" (see `objective.select_pairs`), or
             "step_wise", the attempt of appendix E, which the paper advises against: `num_paths` candidates for each
-            step in turn, a pair of the best and the worst, and the next step after the best (see `step_pairs`).
+            step in turn, a pair of the best and the worst, and the next step after the best (see `pairs`).
         max_pairs: for "ranked" and "all": take no more pairs of a question, those with the widest margins.
         max_completion_length: token limit of a path, for `step_wise` of a step; ours.
         temperature, top_p: temperature and top-p of sampling (appendix C).

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -41,7 +41,7 @@ from ..generation.transformers_engine import TransformersEngine
 from ..generation.vllm_process import VLLMProcess
 from ..generation.whole_policy import whole_policy
 from ..grading import Grader, grader_or_rules
-from ..jobs.answering import answer_questions, score_answers
+from ..jobs.answering import Answers, answer_questions, score_answers
 from ..jobs.store import Store
 from ..training.checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
 from ..training.construction import (
@@ -58,14 +58,12 @@ from ..training.construction import (
 )
 from ..training.facts import RunFactsMixin
 from ..training.reference import reference_from_policy
-from .client import process_reward_from
+from .chains import Path, ProcessReward, path_metrics, question_digests, with_ids
 from .config import STEP_WISE, IterativeDPOConfig
-from .pairs import PAIR_FEATURES, make_pairs, pair_accuracies
-from .paths import Path, ProcessReward, path_metrics, question_digests, with_ids
-from .protocols import Chains, ChainScorer
+from .pairs import PAIR_FEATURES, make_pairs, make_step_pairs, pair_accuracies, searched_paths, with_last_parts
+from .process_reward_client import process_reward_from
+from .protocols import Chains, ChainScorer, paths_of, search_answers
 from .recipe import PAPER
-from .sampling import paths_of, search_answers
-from .step_pairs import make_step_pairs, searched_paths, with_last_parts
 from .template import ANSWER_END, EXAMPLE, STEP_END
 from .tokens import chain_token_ids
 
@@ -127,18 +125,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         **kwargs: Any,
     ) -> None:
         args = config_of(self, IterativeDPOConfig, args, model, "DPO")
-        for name in ("optimizers", "data_collator", "ref_model", "compute_metrics"):
-            if kwargs.get(name) not in (None, (None, None)):
-                raise TypeError(f"IterativeDPOTrainer: it has its own {name}; leave `{name}` out.")
-        if train_dataset is None:
-            raise ValueError("IterativeDPOTrainer: train_dataset is missing; pass the questions to sample paths of.")
-        for role, rows in (("train_dataset", train_dataset), ("eval_dataset", eval_dataset)):
-            if rows is not None and not isinstance(rows, Dataset):
-                raise TypeError(
-                    f"IterativeDPOTrainer: {role} is of type {type(rows).__name__}, expected one datasets.Dataset, as "
-                    "paths are kept question by question. Join several with concatenate_datasets."
-                )
-        check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
+        _check_arguments(train_dataset, eval_dataset, kwargs)
         args.check_process_reward(process_reward_model)
         processing_class = processing_class or load_policy_processor(model, args)
         ids = chain_token_ids(processing_class) if args.chains else {}
@@ -198,18 +185,14 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
                     output = self._train_round(number, pairs, **kwargs)
                 finished = number
             self._become(finished)
-            if self.eval_questions is not None:
-                self._record(finished, "eval", self._sample(finished, store, evaluating=True)[1])
+            self._evaluate_policy(finished, store)
         self._join_histories(finished)
         return output
-
-    # ------------------------------------------------------------------------------------------------- paths and pairs
 
     def _make_pairs(self, number: int, store: Store) -> Dataset:
         """Make the pairs of the policy's paths; without any, training ends."""
         before = number - 1
-        if self.eval_questions is not None:
-            self._record(before, "eval", self._sample(before, store, evaluating=True)[1])
+        self._evaluate_policy(before, store)
         by_steps = self.args.pairing == STEP_WISE
         pairs, metrics = self._pairs_of_steps(before, store) if by_steps else self._pairs_of_paths(before, store)
         self._record(before, "train", {**metrics, "pairs": len(pairs)})
@@ -234,33 +217,20 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
             id_: [float(bool(path.correct)) if path.score is None else path.score for path in question_paths]
             for id_, question_paths in paths.items()
         }
-        pairs = make_pairs(
-            self.questions,
-            paths,
-            scores,
-            threshold=self.args.pair_threshold,
-            pairing=self.args.pairing,
-            max_pairs=self.args.max_pairs,
-        )
+        args = self.args
+        settings: dict[str, Any] = {"pairing": args.pairing, "max_pairs": args.max_pairs}
+        pairs = make_pairs(self.questions, paths, scores, threshold=args.pair_threshold, **settings)
         return pairs, {**metrics, **pair_accuracies(pairs, paths)}
 
     def _pairs_of_steps(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
         """Pairs of steps of the current policy, and metrics of the chains of its best steps."""
+        assert self.process_reward is not None  # check_process_reward
+        n, stage = self.args.num_paths, f"policy {finished}, training steps"
         at_once = min(self.args.sampling_batch_size, self.args.scoring_batch_size)
+        asking: dict[str, Any] = {"sampling_params": self.args.sampling_params, "batch_size": max(1, at_once // n)}
+        asking |= {"grader": self.grader, "seed": self.args.seed + finished, "description": f"sampling, {stage}"}
         with self._engine(finished) as engine:
-            searches = search_answers(
-                self.questions,
-                engine,
-                self.process_reward,  # type: ignore[arg-type]  # there is one: check_process_reward
-                store,
-                n=self.args.num_paths,
-                stage=f"policy {finished}, training steps",
-                sampling_params=self.args.sampling_params,
-                grader=self.grader,
-                seed=self.args.seed + finished,
-                batch_size=max(1, at_once // self.args.num_paths),
-                description=f"sampling, policy {finished}, training steps",
-            )
+            searches = search_answers(self.questions, engine, self.process_reward, store, n=n, stage=stage, **asking)
         successful = {id_: search for id_, search in searches.items() if not isinstance(search, Failure)}
         pairs = make_step_pairs(self.questions, successful, threshold=self.args.pair_threshold)
         return pairs, self._measures_of(searched_paths(list(successful.values()), self.args.step_weight))
@@ -269,45 +239,38 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         self, finished: int, store: Store, *, evaluating: bool = False
     ) -> tuple[dict[str, list[Path]], dict[str, float]]:
         """Sample and score the policy after this many rounds; return paths and metrics."""
-        questions = self.eval_questions if evaluating else self.questions
-        stage = f"policy {finished}, {'evaluation' if evaluating else 'training'}"
-        sampling_params = (
-            SamplingParams(self.args.max_completion_length, temperature=0) if evaluating else self.args.sampling_params
-        )
+        args, questions, stage = self.args, self.questions, f"policy {finished}, training"
+        asking: dict[str, Any] = {"n": args.num_paths, "sampling_params": args.sampling_params}
+        if evaluating:
+            questions, stage = self.eval_questions, f"policy {finished}, evaluation"
+            asking = {"n": 1, "sampling_params": SamplingParams(args.max_completion_length, temperature=0)}
+        asking |= {"grader": self.grader, "seed": args.seed + finished, "batch_size": args.sampling_batch_size}
+        asking |= {"stage": f"{stage} paths", "description": f"sampling, {stage}"}
         with self._engine(finished) as engine:
-            answers = answer_questions(
-                questions,
-                engine,
-                store,
-                Chains() if self.args.chains else Direct(),
-                stage=f"{stage} paths",
-                n=1 if evaluating else self.args.num_paths,
-                sampling_params=sampling_params,
-                grader=self.grader,
-                seed=self.args.seed + finished,
-                batch_size=self.args.sampling_batch_size,
-                description=f"sampling, {stage}",
-            )
+            answers = answer_questions(questions, engine, store, Chains() if args.chains else Direct(), **asking)
         if self.process_reward is not None:
-            scored = score_answers(
-                answers,
-                questions,
-                ChainScorer(self.process_reward, self.args.step_weight),
-                stage=f"{stage} scores",
-                batch_size=self.args.scoring_batch_size,
-                retry_failed=True,  # a path without a score has ended the run, so that no pair was made without it
-                description=f"scoring, {stage}",
-            )
-            pairs = zip(chain.from_iterable(answers), chain.from_iterable(scored), strict=True)
-            outcomes = [outcome for path, outcome in pairs if not isinstance(path, Failure)]
-            if failed := [outcome.reason for outcome in outcomes if isinstance(outcome, Failure)]:
-                raise RuntimeError(
-                    f"IterativeDPOTrainer: of {len(outcomes)} paths {len(failed)} have no score; the first {failed[0]}."
-                    " Fix the cause and run again, which scores these alone."
-                )
-            answers = scored
+            answers = self._scored(answers, questions, ChainScorer(self.process_reward, args.step_weight), stage)
         paths = paths_of(answers)
-        return paths, self._measures_of([path for question_paths in paths.values() for path in question_paths])
+        return paths, self._measures_of([*chain.from_iterable(paths.values())])
+
+    def _scored(self, answers: Answers, questions: Any, scorer: ChainScorer, stage: str) -> Answers:
+        # A path without a score ended the last run, so that no pair was made without it.
+        scoring: dict[str, Any] = {"batch_size": self.args.scoring_batch_size, "retry_failed": True}
+        scored = score_answers(
+            answers, questions, scorer, stage=f"{stage} scores", description=f"scoring, {stage}", **scoring
+        )
+        pairs = zip(chain.from_iterable(answers), chain.from_iterable(scored), strict=True)
+        outcomes = [outcome for path, outcome in pairs if not isinstance(path, Failure)]
+        if failed := [outcome.reason for outcome in outcomes if isinstance(outcome, Failure)]:
+            raise RuntimeError(
+                f"IterativeDPOTrainer: of {len(outcomes)} paths {len(failed)} have no score; the first {failed[0]}."
+                " Fix the cause and run again, which scores these alone."
+            )
+        return scored
+
+    def _evaluate_policy(self, finished: int, store: Store) -> None:
+        if self.eval_questions is not None:
+            self._record(finished, "eval", self._sample(finished, store, evaluating=True)[1])
 
     def _measures_of(self, paths: list[Path]) -> dict[str, float]:
         metrics = path_metrics(paths, token_counter(self.processing_class))
@@ -325,8 +288,6 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
             return
         with whole_policy(self, self._folder(finished)) as policy:
             yield TransformersEngine(policy, self.processing_class, batch_size=self.args.sampling_batch_size)
-
-    # ---------------------------------------------------------------------------------------------------------- rounds
 
     def _train_round(self, number: int, pairs: Dataset, **kwargs: Any) -> TrainOutput:
         folder, output_dir = self._policy(number).parent, self.args.output_dir
@@ -405,3 +366,18 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         if not is_there:
             save_whole(self, folder, _internal_call=True)
         return str(folder)
+
+
+def _check_arguments(train_dataset: Any, eval_dataset: Any, others: Mapping[str, Any]) -> None:
+    for name in ("optimizers", "data_collator", "ref_model", "compute_metrics"):
+        if others.get(name) not in (None, (None, None)):
+            raise TypeError(f"IterativeDPOTrainer: it has its own {name}; leave `{name}` out.")
+    if train_dataset is None:
+        raise ValueError("IterativeDPOTrainer: train_dataset is missing; pass the questions to sample paths of.")
+    for role, rows in {"train_dataset": train_dataset, "eval_dataset": eval_dataset}.items():
+        if rows is not None and not isinstance(rows, Dataset):
+            raise TypeError(
+                f"IterativeDPOTrainer: {role} is of type {type(rows).__name__}, expected one datasets.Dataset, as "
+                "paths are kept question by question. Join several with concatenate_datasets."
+            )
+    check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})

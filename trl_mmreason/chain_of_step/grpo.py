@@ -1,22 +1,176 @@
-"""GRPO with Chain-of-Step's rewards (arXiv:2509.19003, section 4.5); only the reward differs from GRPO."""
+"""GRPO with Chain-of-Step's rewards (arXiv:2509.19003, section 4.5); only the reward differs from GRPO.
+
+    with a process reward model     w · mean(step scores) + (1 − w) · answer score          section 3.4
+    without                         1 if the chain's answer is right, else 0                "outcome" of Table 5
+
+A chain that is malformed or cut earns what its readable part does: the whole steps before its first fault.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from torch import Tensor
 
+from ..compat.chat_template import token_counter
 from ..compat.model_parts import freeze_vision_encoder
-from ..grading import Grader
+from ..grading import Grader, Verdict, grader_or_rules
+from ..grading.async_rewards import Ahead
+from ..grading.reward import ended_items, grading_items, log_verdicts
+from ..messages import text_of
 from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
 from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
-from .client import process_reward_from
+from .chains import CHAIN_PROBLEMS, ProcessReward, ReadPath, read_path, scorable_rows, score_paths
 from .config import ChainOfStepGRPOConfig
-from .grpo_reward import ChainRewards
-from .paths import ProcessReward
+from .process_reward_client import process_reward_from
 from .recipe import PAPER
 from .tokens import chain_token_ids
+
+_LogMetric = Callable[[str, float], None]
+_LogExtra = Callable[[str, list], None]
+
+
+class ChainRewards:
+    """Two alternative reward functions, and the metrics of the chains.
+
+    They read the sampled token ids and not TRL's completions, as chat templates may take these apart. If the data set
+    has a column `answer`, the chains' answers are graded; `choices` and `id` are used if there.
+
+    Args:
+        processing_class: the policy's.
+        process_reward: scores the chains; `None` for the reward by outcome, which needs the answers.
+        grader: decides whether an answer is right; `Grader()` by default.
+        step_weight: w.
+    """
+
+    def __init__(
+        self,
+        processing_class: Any,
+        process_reward: ProcessReward | None,
+        grader: Any = None,
+        *,
+        step_weight: float = 0.2,
+    ) -> None:
+        self.processing_class = processing_class
+        self.process_reward = process_reward
+        self.grader = grader_or_rules(grader, "ChainOfStepGRPOTrainer")
+        self.step_weight = step_weight
+        self._paths: dict[str, ReadPath] = {}  # of the batch that is sampled
+        self._graded = Ahead(self.grader.grade_batch, self.grader)
+        self._scored = None if process_reward is None else Ahead(process_reward.score, process_reward)
+
+    @property
+    def function(self) -> Callable[..., list[float | None]]:
+        """The reward function that the configuration selects."""
+        return self.outcome_reward if self.process_reward is None else self.trajectory_reward
+
+    def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], *, are_all: bool) -> None:
+        """Start grading chains while others are sampled, and scoring them when a whole batch has ended.
+
+        The last digits of a score depend on what else is scored in its batch, which must not depend on the clock.
+        """
+        paths = self._parsed(texts)
+        if "answer" in rows[0]:
+            self._graded.begin(ended_items(rows, [path.answer or "" for path in paths]))
+        if self._scored and are_all:
+            questions = [{"prompt": text_messages(row["prompt"]), "images": row.get("images")} for row in rows]
+            self._scored.begin(row for row in scorable_rows(questions, paths) if row)
+
+    def trajectory_reward(
+        self,
+        prompts: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        images: Sequence[Any] | None = None,
+        log_metric: _LogMetric | None = None,
+        log_extra: _LogExtra | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Reward each path with its trajectory score."""
+        assert self._scored is not None
+        paths = self._sampled(completion_ids)
+        self._grade(paths, prompts, log_metric, log_extra, columns)
+        rows = [
+            {"prompt": text_messages(prompt), "images": pictures}
+            for prompt, pictures in zip(prompts, images or [None] * len(paths), strict=True)
+        ]
+        scores = score_paths(self._scored.finish, rows, paths, self.step_weight)
+        if log_metric:
+            for score in scores:
+                log_metric("trajectory_score", score.total)
+                if score.steps:
+                    log_metric("step_score", mean(score.steps))
+                if score.answer is not None:
+                    log_metric("answer_score", score.answer)
+        if log_extra:
+            log_extra("step_scores", [" ".join(f"{step:.3f}" for step in score.steps) for score in scores])
+            log_extra("answer_score", ["" if score.answer is None else f"{score.answer:.3f}" for score in scores])
+        return [score.total for score in scores]
+
+    def outcome_reward(
+        self,
+        prompts: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        log_metric: _LogMetric | None = None,
+        log_extra: _LogExtra | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """1 for a right answer, 0 for a wrong one or none, and `None` where the gold answer cannot be used."""
+        verdicts = self._grade(self._sampled(completion_ids), prompts, log_metric, log_extra, columns)
+        return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
+
+    def _parsed(self, texts: Sequence[str]) -> list[ReadPath]:
+        """Parse what `begin` has not seen yet of the batch."""
+        self._paths |= {text: read_path(text) for text in texts if text not in self._paths}
+        return [self._paths[text] for text in texts]
+
+    def _sampled(self, completion_ids: Sequence[Sequence[int]]) -> list[ReadPath]:
+        paths = self._parsed(self.processing_class.batch_decode(completion_ids, skip_special_tokens=True))
+        self._paths = {}
+        return paths
+
+    def _grade(
+        self,
+        paths: Sequence[ReadPath],
+        prompts: Sequence[Any],
+        log_metric: _LogMetric | None,
+        log_extra: _LogExtra | None,
+        columns: Mapping[str, Any],
+    ) -> list[Verdict]:
+        """Grade the chains' answers if there are gold answers, and log the metrics that need no scores."""
+        if log_metric:
+            count_tokens = token_counter(self.processing_class)
+            for path in paths:
+                log_metric("steps", float(path.steps))
+                log_metric("chain/complete", float(path.problem is None))
+                for problem in CHAIN_PROBLEMS:
+                    log_metric(f"chain/{problem}", float(problem == path.problem))
+                for step in path.step_texts:
+                    log_metric("step_tokens", float(count_tokens(step)))
+        if log_extra:
+            log_extra("problem", [path.problem or "" for path in paths])
+        if "answer" not in columns:
+            return []
+        answers = [path.answer or "" for path in paths]
+        items = grading_items(answers, columns["answer"], prompts, columns.get("choices"), columns.get("id"))
+        verdicts = self._graded.finish(items)
+        if log_extra:
+            log_extra("correct", [verdict.correct for verdict in verdicts])
+        if log_metric:
+            log_verdicts(verdicts, log_metric)
+            for verdict in verdicts:
+                if verdict.correct is not None:
+                    log_metric("accuracy", float(verdict.correct))
+        return verdicts
+
+
+def text_messages(prompt: Any) -> list[dict[str, str]]:
+    """A prompt's messages with text contents, as they were before TRL inserted pictures."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return [{"role": message["role"], "content": text_of(message["content"])} for message in prompt]
 
 
 class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
@@ -25,7 +179,7 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
     Args:
         model: path or id of a checkpoint, or a model; `ChainOfStepSFTTrainer` comes first.
         process_reward_model: a `ProcessRewardModel`, the path of one, which every process loads and scores its share
-            with, or the address of `mmreason serve-prm`; `None` for the reward by outcome.
+            with, or the address of its `vllm serve`; `None` for the reward by outcome.
         args: a `ChainOfStepGRPOConfig`.
         train_dataset, eval_dataset: rows with `prompt` and `images`. With `answer`, and optionally `choices` (letter →
             text), accuracy is logged; the reward by outcome needs it.

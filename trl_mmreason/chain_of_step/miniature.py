@@ -23,10 +23,9 @@ from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..scripts.sections import made_by
 from ..training.stop_at_accuracy import StopAtAccuracy
-from .annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
-from .sampling import sample_paths
+from .data import annotate_by_judge, annotate_by_monte_carlo, chains_of, make_step_data
+from .protocols import sample_paths
 from .sft import ChainOfStepSFTTrainer
-from .step_data import make_step_data
 
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
 r"""To answer `3+4=\boxed{7}`, as a start for learning to reason in steps."""
@@ -37,12 +36,7 @@ and chains to other questions."""
 
 
 def drawn_chains(problems: Sequence[Problem], replies: Path) -> Dataset:
-    """The teacher's chain to each problem, as rows for `ChainOfStepSFTTrainer`.
-
-    Args:
-        problems: are solved.
-        replies: the file that keeps every reply.
-    """
+    """The teacher's chain to each problem, as rows for `ChainOfStepSFTTrainer`; the file keeps every reply."""
     with Store(replies) as store:
         return make_step_data(problems_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3).rows
 

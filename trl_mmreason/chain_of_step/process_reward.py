@@ -5,12 +5,16 @@
 of two chosen tokens, with h the last hidden state at the token that closes the step or the answer, and w the tokens'
 rows of the output embeddings (after Math-Shepherd; the paper leaves open how its model gives a score). There is no head
 of its own, so it saves, loads, quantises and is served like any model. One forward pass gives all scores of a chain.
+
+The closing tokens are looked for among the ids of the completion alone, which are put after those of the prompt: a
+question may hold the same tokens as text. Names of the tokenizer's special tokens are no more than text in a
+completion: a policy that writes "<|image_pad|>" has shown no picture.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +26,14 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..compat.model_parts import placeholder_ids
 from ..compat.replaced import replaced
-from ..generation.batch import ProcessingClass, tokenizer_of
-from ..generation.loading import fingerprint, load_model, load_processor, processor_fingerprint
-from .scored_chain import ANSWER, STEPS, ChainEncoder, ScoredChain
+from ..data.images import pictures_of
+from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
+from ..generation.loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint
+from ..messages import completion_text
+from .template import ANSWER_END, STEP_END, ChainError, ScorableText, scored_ends
+from .tokens import chain_token_ids
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +41,124 @@ DEFAULT_TOKENS = {"right": "+", "wrong": "-"}
 """Which tokens stand for a right and for a wrong step, unless a model was made with others."""
 
 TOKENS_RECORD = "process_reward_tokens"
-"""What the entry of a model's configuration is called that says which tokens these are."""
+"""What the entry of a model's configuration is called that says which tokens these are; vLLM reads others."""
+
+ANSWER, STEPS = slice(0, 1), slice(1, None)
+"""Which columns of a (B, P) batch of positions, scores or labels belong to the answer and to the steps."""
+LAST = -1
+"""Position of a row's last token."""
+
+
+class UnscorableRow(ValueError):
+    """A row that no process reward model can score."""
+
+
+class ScoredChain(NamedTuple):
+    """One row, ready for a batch.
+
+    Attributes:
+        prompt: the conversation with the completion at its end.
+        steps: for each step the position of the token that closes it, counted from the end: −1 is the last token.
+        answer: position of the token that closes the answer; `None` in a partial chain.
+    """
+
+    prompt: Prompt
+    steps: list[int]
+    answer: int | None
+
+
+def read_completion(completion: Any, where: str) -> ScorableText:
+    """Parse a row's completion, unless it has been parsed already.
+
+    Raises:
+        UnscorableRow: it is no text and no message, or a malformed chain.
+    """
+    if isinstance(completion, ScorableText):
+        return completion
+    try:
+        text = completion_text(completion, where)
+        scored_ends(text)
+    except ChainError as error:
+        raise UnscorableRow(
+            f"The completion of {where}: {error}. Cut an unfinished one after its last whole step."
+        ) from error
+    except ValueError as error:
+        raise UnscorableRow(str(error)) from error
+    return ScorableText(text)
+
+
+def count_parts(text: ScorableText) -> tuple[int, int]:
+    """Number of steps and of answers that are scored: in a chain nothing else holds their closing tokens."""
+    return text.count(STEP_END), text.count(ANSWER_END)
+
+
+class ChainEncoder:
+    """Turns rows into the inputs of a process reward model; its processor has the template's tokens.
+
+    Raises:
+        ValueError: a token of the template is missing or split.
+    """
+
+    def __init__(self, config: Any, processing_class: ProcessingClass) -> None:
+        self._processing_class = processing_class
+        self._tokenizer = tokenizer_of(processing_class)
+        ids = chain_token_ids(processing_class)
+        self._step_end, self._answer_end = ids[STEP_END], ids[ANSWER_END]
+        self._amid_placeholders = _amid(self._tokenizer.convert_ids_to_tokens(placeholder_ids(config)))
+        pad, eos = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
+        self.pad_token_id = eos if pad is None else pad
+
+    def encode(self, row: Mapping[str, Any], where: str) -> ScoredChain:
+        """Encode one row, named `where` in errors; see `ProcessRewardModel.score`.
+
+        Raises:
+            UnscorableRow: the chain is malformed, the conversation cannot be encoded, or the tokenizer reads other
+                tokens than are in the text.
+        """
+        text = read_completion(row["completion"], where)
+        try:
+            prompt = encode(self._processing_class, row["prompt"], pictures_of(row))
+            ids = self._ids(text)
+        except ENCODING_ERRORS as error:
+            raise UnscorableRow(f"The conversation of {where} cannot be encoded: {error}") from error
+        steps, answers = (
+            [place - len(ids) for place, token in enumerate(ids) if token == end]
+            for end in (self._step_end, self._answer_end)
+        )
+        expected = count_parts(text)
+        if (len(steps), len(answers)) != expected:
+            raise UnscorableRow(
+                f"The completion of {where} has {expected[0]} step(s) and {expected[1]} answer(s), but the tokenizer "
+                f"reads {len(steps)} and {len(answers)} from it. Pass the processor that was saved with the model."
+            )
+        return ScoredChain(prompt.extended(ids), steps, answers[0] if answers else None)
+
+    def _ids(self, text: str) -> list[int]:
+        """Encode the template's tokens as ids, but the names of special tokens and placeholders as plain text."""
+        ids = []
+        for part in self._amid_placeholders.split(text):
+            ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        self._tokenizer("", add_special_tokens=False)  # or its backend would keep splitting them for others
+        return ids
+
+    def collate(self, chains: Sequence[ScoredChain]) -> tuple[dict[str, Tensor], Tensor]:
+        """Make a batch of encoded rows.
+
+        Returns:
+            The model's inputs, left-padded, and (B, P) positions of each row's scores, counted from its end: the
+            answer's, then the steps'. Places without a score point to the last token, whose hidden state is a real one.
+        """
+        inputs = collate([chain.prompt for chain in chains], self.pad_token_id)
+        positions = torch.full((len(chains), 1 + max(len(chain.steps) for chain in chains)), LAST)
+        for row, chain in zip(positions, chains, strict=True):
+            places = [LAST if chain.answer is None else chain.answer, *chain.steps]
+            row[: len(places)] = torch.tensor(places)
+        return inputs, positions
+
+
+def _amid(tokens: Sequence[str]) -> re.Pattern[str]:
+    """Pattern of the positions after each token's first character; the tokens need not be special."""
+    return re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in tokens) or "(?!)")
 
 
 class Scores(NamedTuple):
@@ -127,27 +252,23 @@ class ProcessRewardModel:
             UnscorableRow: a `ValueError`: a malformed chain, say; names the row by its number, from 0.
             torch.OutOfMemoryError: a row does not fit in memory by itself.
         """
-        scores = {number: of_row for batch in self.score_batches(rows, batch_size) for number, of_row in batch.items()}
-        return [scores[number] for number in range(len(rows))]
-
-    def score_batches(self, rows: Sequence[Mapping[str, Any]], batch_size: int = 8) -> Iterator[dict[int, Scores]]:
-        """Score the rows in batches, longest chains first; yield row number → scores."""
         if batch_size < 1:
             raise ValueError(f"ProcessRewardModel.score: got batch_size={batch_size}, expected 1 or more.")
-        waiting = deque(sorted(range(len(rows)), key=lambda number: -len(str(rows[number]["completion"]))))
+        order = sorted(range(len(rows)), key=lambda number: -len(str(rows[number]["completion"])))
+        scores: dict[int, Scores] = {}
         training = self.model.training
         self.model.eval()
         try:
-            while waiting:
-                numbers = [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
-                scores = self._score({number: rows[number] for number in numbers})
-                if scores is None:
+            while len(scores) < len(rows):
+                numbers = order[len(scores) : len(scores) + batch_size]
+                batch = self._score({number: rows[number] for number in numbers})
+                if batch is None:
                     batch_size = self._smaller(numbers)
-                    waiting.extendleft(reversed(numbers))
                 else:
-                    yield dict(zip(numbers, scores, strict=True))
+                    scores |= zip(numbers, batch, strict=True)
         finally:
             self.model.train(training)
+        return [scores[number] for number in range(len(rows))]
 
     def _smaller(self, numbers: Sequence[int]) -> int:
         """Return a smaller batch size, after a batch of these rows did not fit in memory."""
@@ -218,6 +339,7 @@ def label_token_ids(
             "ones. Choose right_token and wrong_token among the tokenizer's single tokens."
         )
     setattr(model.config, TOKENS_RECORD, tokens)
+    model.config.method, model.config.classifier_from_token = "from_2_way_softmax", [tokens["wrong"], tokens["right"]]
     return encoded["right"][0], encoded["wrong"][0]
 
 

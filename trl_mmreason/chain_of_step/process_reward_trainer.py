@@ -31,9 +31,19 @@ from ..training.facts import RunFactsMixin
 from ..training.length_batching import Layout, LengthBatchingMixin
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
-from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences
+from .process_reward import (
+    ANSWER,
+    DEFAULT_TOKENS,
+    LAST,
+    STEPS,
+    TOKENS_RECORD,
+    ChainEncoder,
+    count_parts,
+    label_token_ids,
+    logit_differences,
+    read_completion,
+)
 from .recipe import PAPER
-from .scored_chain import ANSWER, LAST, STEPS, ChainEncoder, read_completion
 from .tokens import add_chain_tokens
 
 UNLABELLED = -100.0
@@ -89,13 +99,15 @@ class ProcessRewardTrainer(
         search_no_weights(args)
         processing_class = processing_class or load_policy_processor(model, args)
         check = partial(_checked, processing_class=processing_class)
+        if isinstance(eval_dataset, dict):
+            checked: Any = {name: check(rows) for name, rows in eval_dataset.items()}
+        else:
+            checked = eval_dataset and check(eval_dataset)
         super().__init__(
             model,
             args=args,
             train_dataset=train_dataset and check(train_dataset),
-            eval_dataset={name: check(rows) for name, rows in eval_dataset.items()}
-            if isinstance(eval_dataset, dict)
-            else eval_dataset and check(eval_dataset),
+            eval_dataset=checked,
             processing_class=processing_class,
             compute_metrics=_evaluation_metrics,
             **kwargs,
@@ -149,11 +161,7 @@ class ProcessRewardTrainer(
 
 
 class LabelledChains:
-    """Collates rows into the model's inputs, the positions of their scores, and the labels (B, P) of these.
-
-    Args:
-        encoder: encoder of the model.
-    """
+    """Collates rows into the model's inputs, the positions of their scores, and the labels (B, P) of these."""
 
     def __init__(self, encoder: ChainEncoder) -> None:
         self._encoder = encoder
@@ -199,15 +207,14 @@ def _checked(rows: Any, processing_class: Any) -> Any:
 
     def check(completion: Any, step_labels: Any, answer_label: Any, number: int) -> dict[str, str]:
         where = f"row {number}"
-        text, ends = read_completion(completion, where)
-        row = {"step_labels": step_labels, "answer_label": answer_label}
-        _labels(row, len(ends.steps), ends.answer is not None, where)
-        return {"completion": text}
+        text = read_completion(completion, where)
+        _labels({"step_labels": step_labels, "answer_label": answer_label}, *count_parts(text), where)
+        return {"completion": str(text)}
 
     return rows.map(check, input_columns=["completion", "step_labels", "answer_label"], with_indices=True)
 
 
-def _labels(row: Mapping[str, Any], steps: int, has_answer: bool, where: str) -> list[float]:
+def _labels(row: Mapping[str, Any], steps: int, answers: int, where: str) -> list[float]:
     """The answer's label, then the steps'; NaN for none."""
     step_labels = row["step_labels"] or []
     if len(step_labels) != steps:
@@ -221,7 +228,7 @@ def _labels(row: Mapping[str, Any], steps: int, has_answer: bool, where: str) ->
             f"ProcessRewardTrainer: {where} has the step labels {step_labels} and the answer label "
             f"{row['answer_label']}, expected 0 to 1, or None or NaN for no label."
         )
-    if not has_answer and not math.isnan(labels[0]):
+    if not answers and not math.isnan(labels[0]):
         raise ValueError(
             f"ProcessRewardTrainer: {where} has the answer label {row['answer_label']}, but its chain has no answer; "
             "make it None."

@@ -1,4 +1,7 @@
-"""Evaluation of reasoning in steps: chains, the best of n by a process reward model, and step-level beam search."""
+"""Protocols of reasoning in steps, and what is sampled by them into a store: paths, and step-level beam searches.
+
+A protocol parses each chain when it is sampled; the sample keeps what was found.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from datasets import Dataset
+
 from ..data.rows import Row
 from ..generation.engine import Engine, Failure, Sample, SamplingParams
-from ..generation.protocols import Answered, AnsweredTurn, RowSample, sample_units
-from .paths import ProcessReward, path_score, read_path, score_paths
-from .search import MAX_STEPS, TOO_LONG, BeamSearched, step_beam_search
-from .template import scored_ends
+from ..generation.protocols import Answered, AnsweredTurn, AnsweringProtocol, RowSample, sample_units
+from ..jobs.answering import Answers, answer_questions
+from ..jobs.store import Store
+from .chains import SAMPLING_PARAMS, Path, ProcessReward, path_score, read_path, score_paths, stored_path
+from .search import MAX_STEPS, TOO_LONG, BeamSearched, part_sampling_params, step_beam_search
 
 
 @dataclass(frozen=True)
@@ -57,12 +63,12 @@ class ChainScorer(NamedTuple):
         return {"process_reward": self.process_reward.settings}
 
     def score(self, rows: Sequence[Row], samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        scores = score_paths(self.process_reward.score, rows, [sample["turns"][0]["text"] for sample in samples])
+        scores = score_paths(self.process_reward.score, rows, [stored_path(sample) for sample in samples])
         return [{"steps": score.steps, "answer": score.answer} for score in scores]
 
     def fields(self, sample: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, Any]:
         steps, answer, total = path_score(**scores, step_weight=self.step_weight)
-        ends = scored_ends(read_path(sample["turns"][0]["text"]).scorable).steps
+        ends = stored_path(sample).step_ends
         fields = {"step_ends": ends, "step_scores": steps, "answer_score": answer, "score": total}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -101,31 +107,22 @@ class StepBeam:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {
-            "name": "step-beam",
-            "process_reward": self.process_reward.settings,
-            "candidates": self.n,
-            "max_steps": self.max_steps,
-        }
+        bounds = {"candidates": self.n, "max_steps": self.max_steps}
+        return {"name": "step-beam", "process_reward": self.process_reward.settings, **bounds}
 
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        searches = step_beam_search(
-            [{**row, "id": f"{row['id']}#{index}"} for row, index in units],  # the candidates' seeds follow from the id
-            engine,
-            self.process_reward,
-            n=self.n,
-            sampling_params=sampling_params,
-            max_steps=self.max_steps,
-            seed=seed,
-        )
+        rows = [{**row, "id": f"{row['id']}#{index}"} for row, index in units]  # for the candidates' seeds
+        asking: dict[str, Any] = {"n": self.n, "max_steps": self.max_steps, "seed": seed}
+        searches = step_beam_search(rows, engine, self.process_reward, sampling_params=sampling_params, **asking)
         return [search if isinstance(search, Failure) else _searched(search) for search in searches]
 
 
 def _chain(sample: Sample) -> Answered:
     path = read_path(sample.text)
-    return Answered([AnsweredTurn(sample.text, path.answer or "")], [sample.finish_reason], sample.tokens, path.problem)
+    turn = AnsweredTurn(sample.text, path.answer or "")
+    return Answered([turn], [sample.finish_reason], sample.tokens, path.problem, step_ends=path.step_ends)
 
 
 def _continued(prefix: str, sample: Sample) -> Answered:
@@ -134,14 +131,95 @@ def _continued(prefix: str, sample: Sample) -> Answered:
 
 
 def _searched(search: BeamSearched) -> Answered:
-    has_answer = search.answer is not None
+    path = search.path
     return Answered(
-        [AnsweredTurn(search.text, search.answer or "")],
+        [AnsweredTurn(path.text, path.answer or "")],
         ["length" if search.problem == TOO_LONG else "stop"],
         search.tokens,
         search.problem,
-        step_ends=scored_ends(search.text).steps,
-        step_scores=search.scores[: search.steps],
-        answer_score=search.scores[-1] if has_answer else None,
+        step_ends=path.step_ends,
+        step_scores=search.scores[: path.steps],
+        answer_score=None if path.answer is None else search.scores[-1],
         extra={"worst": search.worst},
     )
+
+
+def sample_paths(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    stage: str,
+    *,
+    n: int,
+    protocol: AnsweringProtocol | None = None,
+    sampling_params: SamplingParams = SAMPLING_PARAMS,
+    **asking: Any,
+) -> dict[str, list[Path]]:
+    """Let a policy answer each question `n` times, and grade the answers of the chains.
+
+    It resumes, and several processes share the work, as `answer_questions` says.
+
+    Args:
+        rows, engine, store, stage: arguments of `answer_questions`.
+        n: paths per question.
+        protocol: `Chains()` by default, with a process reward model if the paths are to be scored; `Direct()` for
+            policies that write no chains.
+        sampling_params: the paper's sampling by default; mind `max_new_tokens`.
+        **asking: arguments of `answer_questions`, such as `grader`, `seed`, `batch_size` and `retry_failed`.
+
+    Returns:
+        As `paths_of`.
+
+    Raises:
+        SettingsChanged: the store holds paths that were drawn in another way.
+    """
+    asking = {"n": n, "sampling_params": sampling_params, "description": "sampling paths", **asking}
+    return paths_of(answer_questions(rows, engine, store, protocol or Chains(), stage=stage, **asking))
+
+
+def paths_of(answers: Answers) -> dict[str, list[Path]]:
+    """Row id → its paths in order; those that failed are missing."""
+    paths = {
+        id_: [path_of(index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Failure)]
+        for id_, samples in answers.items()
+    }
+    return {id_: question_paths for id_, question_paths in paths.items() if question_paths}
+
+
+def path_of(index: int, sample: Mapping[str, Any]) -> Path:
+    """The path of a sample of `Answers`; `index` is which one of its question it is."""
+    (turn,) = sample["turns"]
+    return Path(index, stored_path(sample), sample.get("tokens"), turn["correct"], sample.get("score"))
+
+
+def search_answers(
+    rows: Dataset,
+    engine: Engine,
+    process_reward: ProcessReward,
+    store: Store,
+    *,
+    n: int,
+    stage: str,
+    sampling_params: SamplingParams = SAMPLING_PARAMS,
+    **asking: Any,
+) -> dict[str, dict[str, Any] | Failure]:
+    """Run and grade step-level beam search on every question, in a stage of the store.
+
+    Args:
+        rows, engine, store, stage: arguments of `answer_questions`.
+        process_reward, n, sampling_params: arguments of `step_beam_search`.
+        **asking: arguments of `answer_questions`; a batch is one of questions.
+
+    Returns:
+        Row id → its sample as in `Answers`, with one turn, `step_scores`, `answer_score` if there is an answer, and
+        `worst` of `BeamSearched` in `extra`; or the `Failure` of the engine.
+
+    Raises:
+        ValueError: as `part_sampling_params`.
+        SettingsChanged: the store holds searches that were made in another way.
+    """
+    part_sampling_params(sampling_params, n=n, max_steps=MAX_STEPS)  # refuses before anything is sampled
+    protocol = StepBeam(process_reward, n)
+    asking = {"sampling_params": sampling_params, "description": f"step beam search, n={n}", **asking}
+    answers = answer_questions(rows, engine, store, protocol, stage=stage, **asking)
+    return {id_: sample for id_, (sample,) in answers.items()}

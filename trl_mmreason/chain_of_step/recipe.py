@@ -1,20 +1,25 @@
-"""Chain-of-Step's recipe: its paper, its curves and pieces of completions, and the example's arguments."""
+"""Chain-of-Step's recipe: its paper, curves, pieces of completions, tables, and the example's arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
 from typing import Any
 
-from ..evaluation.curves import Panel
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..evaluation.curves import Panel, style_axes
 from ..evaluation.logged_completions import answers_of
 from ..evaluation.methods import Method, cite
+from ..evaluation.metrics import Metric, aligned
 from ..evaluation.trajectory import Piece, scored_pieces
 from ..generation.engine import SamplingParams
 from ..scripts.sections import StagedArguments, made_by
 from ..training.documented import documented
-from .paths import SAMPLING_PARAMS, ProcessReward, path_score, read_path
-from .template import scored_ends
+from .chains import SAMPLING_PARAMS, ProcessReward, path_score, read_path
 
 PAPER = cite(
     "article{chen2025unveiling",
@@ -32,7 +37,7 @@ def _pieces(completion: Mapping[str, Any]) -> list[Sequence[Piece]] | None:
         return None
     scores = [float(score) for score in completion["step_scores"].split()]
     answer = completion.get("answer_score")
-    ends = scored_ends(read_path(texts[0]).scorable).steps
+    ends = read_path(texts[0]).step_ends
     if len(ends) != len(scores):  # the table has another text than was scored
         return None
     return [scored_pieces(texts[0], ends, scores, float(answer) if answer else None)]
@@ -55,6 +60,52 @@ METHOD = Method(
     pieces=_pieces,
     weighted_scores=_weighted_scores,
 )
+
+_SHARE = Metric("accuracy")
+_ROUND_MEASURES = {
+    "accuracy": "Accuracy",
+    "trajectory_score": "Trajectory score",
+    "steps": "Steps per chain",
+    "step_tokens": "Tokens per step",
+}
+_ROUND_SETS = {"train": ("#0072b2", "sampled, training questions"), "eval": ("#d55e00", "greedy, other questions")}
+
+
+def format_process_reward(metrics: Mapping[str, float]) -> str:
+    """Format a line for each set of held-out chains, as in Table 3, with the AUROC.
+
+    Args:
+        metrics: result of `ProcessRewardTrainer.evaluate` with a dict of data sets.
+    """
+    suffix = "_step_accuracy"
+    sets = [name.removeprefix("eval_").removesuffix(suffix) for name in metrics if name.endswith(suffix)]
+    columns = [f"{part}_{kind}" for kind in ("accuracy", "auroc") for part in ("step", "answer")]
+    lines = [["", "step acc", "answer acc", "step AUROC", "answer AUROC"]]
+    for name in sets:
+        shown = (metrics.get(f"eval_{name}_{column}", nan) for column in columns)
+        lines.append([name, *map(_SHARE.text, shown)])
+    return f"process reward model, in percent\n{aligned(lines, right=True)}"
+
+
+def plot_rounds(rounds: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Draw accuracy, score and lengths over the rounds of DPO (Fig. 6 and more) into a PNG file.
+
+    Args:
+        rounds: rounds of `IterativeDPOTrainer`.
+        path: the file to write.
+    """
+    figure = Figure(figsize=(8.4, 5.8), layout="constrained")
+    for axes, (measure, title) in zip(figure.subplots(2, 2).flat, _ROUND_MEASURES.items(), strict=True):
+        for name, (colour, label) in _ROUND_SETS.items():
+            points = [(entry["round"], entry[name][measure]) for entry in rounds if measure in entry.get(name, {})]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, marker="o", label=label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style_axes(axes, title, "rounds of DPO")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    figure.savefig(path, format="png", dpi=120)
+
 
 _ASKED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length")
 _MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
@@ -79,7 +130,7 @@ class ChainOfStepArguments(StagedArguments):
             has a larger model; a miniature one is taught to answer until `process_reward_accuracy`.
         process_reward_accuracy: for the miniature, the accuracy at which that one's supervised start ends.
         process_reward: where the score comes from in dpo, grpo and search: "prm" is that of the prm stage; a path; the
-            address of `mmreason serve-prm`; or "outcome", for dpo and grpo by right answers alone (Table 2 and 5).
+            address of `vllm serve`; or "outcome", for dpo and grpo by right answers alone (Table 2 and 5).
         drawn_chains: for the miniature, how many problems the teacher writes a chain for.
         sft_accuracy: for the miniature, the share of right answers at which the sft stage ends; `None` for all of its
             epochs. It is an error not to reach it.
@@ -151,7 +202,7 @@ class ChainOfStepArguments(StagedArguments):
 
     def process_reward_model(self) -> ProcessReward | None:
         """Load the process reward model, or connect to its server; `None` pairs by right answers only."""
-        from .client import process_reward_from  # imported late: it imports the model
+        from .process_reward_client import process_reward_from  # imported late: it imports the model
 
         source = self.process_reward
         if source == "outcome":

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..data.images import pictures_of
 from ..data.rows import Row
 from ..generation.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
-from .paths import SAMPLING_PARAMS, ProcessReward
-from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
+from .chains import SAMPLING_PARAMS, ProcessReward, ReadPath, read_path, scorable_rows
+from .template import ANSWER_END, STEP_END
 
 if TYPE_CHECKING:
     from .process_reward import Scores
@@ -33,10 +33,8 @@ class BeamSearched(NamedTuple):
     """State of one question's search, and finally its result.
 
     Attributes:
-        text: what was kept: a whole chain, or what there was before the search found no way on.
-        answer: the chain's; `None` without one.
+        path: what was kept: a whole chain, or what there was before the search found no way on.
         tokens: number of sampled tokens, of all candidates; `None` if the engine does not say.
-        steps: number of steps that were kept.
         scores: scores of the part that was kept at each stage, the answer's last.
         worst: of each stage the candidate that scored lowest, and its score; of equal ones the earliest. Where all
             candidates said the same it is the one that was kept.
@@ -44,10 +42,8 @@ class BeamSearched(NamedTuple):
             last step that was allowed no candidate answered. `None` with an answer.
     """
 
-    text: str = ""
-    answer: str | None = None
+    path: ReadPath = ReadPath("", (), "no_chain")
     tokens: int | None = 0
-    steps: int = 0
     scores: tuple[float, ...] = ()
     worst: tuple[tuple[str, float], ...] = ()
     problem: str | None = None
@@ -55,7 +51,7 @@ class BeamSearched(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether the search is unfinished."""
-        return self.answer is None and self.problem is None
+        return self.path.answer is None and self.problem is None
 
 
 def step_beam_search(
@@ -76,7 +72,7 @@ def step_beam_search(
 
     Args:
         rows: questions with id, prompt, and optionally images (or image).
-        engine: samples; it has to continue prefixes and know stop strings.
+        engine: samples the candidates; it has to continue prefixes and know stop strings.
         process_reward: scores the candidates.
         n: candidates per stage.
         sampling_params: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
@@ -102,19 +98,20 @@ def step_beam_search(
         if not open_searches:
             break
         requests = [
-            Request(row["prompt"], pictures_of(row), search.text, n, derive_seed(seed, "search", row["id"], stage))
+            Request(row["prompt"], pictures_of(row), search.path.text, n, derive_seed(seed, "search", row["id"], stage))
             for row, _, search in open_searches
         ]
         drawn = engine.sample(requests, sampling_params)
+        is_last = stage == max_steps
         candidates = [
-            [] if isinstance(samples, Failure) else _whole_parts(search, samples, only_answers=stage == max_steps)
+            [] if isinstance(samples, Failure) else _whole_parts(search, samples, only_answers=is_last)
             for (_, _, search), samples in zip(open_searches, drawn, strict=True)
         ]
         scores = _part_scores(process_reward, [row for row, _, _ in open_searches], candidates)
-        problem = TOO_LONG if stage == max_steps else MALFORMED
-        for (_, k, search), samples, parts, part_scores in zip(open_searches, drawn, candidates, scores, strict=True):
+        problem = TOO_LONG if is_last else MALFORMED
+        for (_, k, search), samples, paths, of_paths in zip(open_searches, drawn, candidates, scores, strict=True):
             searches[k] = (
-                samples if isinstance(samples, Failure) else _advance(search, samples, parts, part_scores, problem)
+                samples if isinstance(samples, Failure) else _advance(search, samples, paths, of_paths, problem)
             )
     return searches
 
@@ -135,42 +132,31 @@ def part_sampling_params(sampling_params: SamplingParams, *, n: int, max_steps: 
     return replace(sampling_params, stop=(STEP_END, ANSWER_END))
 
 
-class _Candidate(NamedTuple):
-    """The kept text with one more whole part."""
-
-    text: str
-    is_answer: bool
-
-
-def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[_Candidate]:
-    """The candidates that add exactly one whole part, without duplicates."""
-    candidates = []
-    for text in dict.fromkeys(search.text + sample.text for sample in samples):
-        try:
-            ends = chain_ends(text)
-        except ChainError:
-            continue
-        is_answer = ends.answer is not None
-        if len(ends.steps) + is_answer == search.steps + 1 and is_answer >= only_answers:
-            candidates.append(_Candidate(text, is_answer))
-    return candidates
+def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[ReadPath]:
+    """The candidates, each what was kept with exactly one more whole part, without duplicates."""
+    paths = map(read_path, dict.fromkeys(search.path.text + sample.text for sample in samples))
+    parts = search.path.steps + 1
+    return [
+        path
+        for path in paths
+        if path.problem in (None, "no_answer")
+        and path.steps + (path.answer is not None) == parts
+        and (path.answer is not None or not only_answers)
+    ]
 
 
 def _part_scores(
-    process_reward: ProcessReward, rows: Sequence[Row], candidates: Sequence[Sequence[_Candidate]]
+    process_reward: ProcessReward, rows: Sequence[Row], candidates: Sequence[Sequence[ReadPath]]
 ) -> list[list[float]]:
     """Score the last parts of each row's candidates.
 
     Not the trajectory score: the kept steps are the same in all candidates of a row, so they order nothing; and as a
     step has no answer yet, any answer would beat it by the answer's share of that score, 1 - w.
     """
-    chains = [
-        {"prompt": row["prompt"], "images": pictures_of(row), "completion": candidate.text}
-        for row, parts in zip(rows, candidates, strict=True)
-        for candidate in parts
-    ]
+    asked = [row for row, paths in zip(rows, candidates, strict=True) for _ in paths]
+    chains = scorable_rows(asked, [path for paths in candidates for path in paths])
     scores = iter(process_reward.score(chains) if chains else [])
-    return [[_last_score(next(scores)) for _ in parts] for parts in candidates]
+    return [[_last_score(next(scores)) for _ in paths] for paths in candidates]
 
 
 def _last_score(scores: Scores) -> float:
@@ -180,7 +166,7 @@ def _last_score(scores: Scores) -> float:
 def _advance(
     search: BeamSearched,
     samples: Sequence[Sample],
-    candidates: Sequence[_Candidate],
+    candidates: Sequence[ReadPath],
     scores: Sequence[float],
     problem: str,
 ) -> BeamSearched:
@@ -192,12 +178,9 @@ def _advance(
     if not candidates:
         return search._replace(problem=problem)
     best, worst = (choose(range(len(candidates)), key=scores.__getitem__) for choose in (max, min))
-    text, is_answer = candidates[best]
-    rejected = candidates[worst].text.removeprefix(search.text)
+    rejected = candidates[worst].text.removeprefix(search.path.text)
     return search._replace(
-        text=text,
-        answer=parse_chain(text).answer if is_answer else None,
-        steps=search.steps + (not is_answer),
+        path=candidates[best],
         scores=(*search.scores, scores[best]),
         worst=(*search.worst, (rejected, scores[worst])),
     )

@@ -62,15 +62,20 @@ class ChainError(ValueError):
     Attributes:
         position: the character at which it stops being one.
         expected: the part that was expected at that place.
-        whole: how many characters before it are a partial chain; 0 without a whole step.
+        step_ends: positions after the whole steps before it.
     """
-
-    whole = 0
 
     def __init__(self, position: int, expected: str, actual: str) -> None:
         super().__init__(f"malformed chain at character {position}: expected {expected}, found {actual}")
         self.position = position
         self.expected = expected
+        self.step_ends: list[int] = []
+
+
+class ScorableText(str):
+    """A completion that was parsed, and is what a process reward model can score: nobody parses it again."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -172,32 +177,27 @@ def _plain(part: str, text: str) -> str:
 
 def _read(text: str) -> tuple[Chain, Ends]:
     """Scan from left to right, up to the first fault."""
+    reader = _Reader(text)
     steps: list[Step] = []
-    step_ends: list[int] = []
+    ends: list[int] = []
     try:
-        return _scan(_Reader(text), steps, step_ends)
+        reader.take(REASONING_START)
+        while True:
+            reader.take(STEP_START)
+            steps.append(Step(**{part: reader.enclosed(*pair) for part, pair in _PARTS.items()}))
+            reader.take(STEP_END)
+            ends.append(reader.position)
+            if reader.ended or reader.take(PROCEED, REASONING_END) == REASONING_END or reader.ended:
+                break
+        if reader.ended:
+            return Chain(steps), Ends(ends, None)
+        answer = reader.enclosed(ANSWER_START, ANSWER_END)
+        if not reader.ended:
+            raise reader.error("the end of the text")
+        return Chain(steps, answer), Ends(ends, reader.position)
     except ChainError as error:
-        error.whole = step_ends[-1] if step_ends else 0
+        error.step_ends = ends
         raise
-
-
-def _scan(reader: _Reader, steps: list[Step], step_ends: list[int]) -> tuple[Chain, Ends]:
-    """Append to `steps` and `step_ends` while scanning, so that those before a fault remain."""
-    reader.take(REASONING_START)
-    while True:
-        reader.take(STEP_START)
-        steps.append(Step(**{part: reader.enclosed(*pair) for part, pair in _PARTS.items()}))
-        reader.take(STEP_END)
-        step_ends.append(reader.position)
-        if reader.ended or reader.take(PROCEED, REASONING_END) == REASONING_END or reader.ended:
-            break
-    if reader.ended:
-        return Chain(steps), Ends(step_ends, None)
-    answer = reader.enclosed(ANSWER_START, ANSWER_END)
-    answer_end = reader.position
-    if not reader.ended:
-        raise reader.error("the end of the text")
-    return Chain(steps, answer), Ends(step_ends, answer_end)
 
 
 class _Reader:

@@ -6,7 +6,7 @@ them. Their ids are looked up, never assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from accelerate.utils import is_peft_model
@@ -114,6 +114,23 @@ def chain_token_ids(processing_class: ProcessingClass) -> dict[str, int]:
     return ids
 
 
+def part_of_token(token_ids: Tensor, end_ids: Collection[int]) -> Tensor:
+    """Number the parts of chains: 0, 1, … for the steps, then the answer, each up to the token that closes it.
+
+    As many parts as a process reward model scores come first: up to a chain's first fault nothing else is closed.
+
+    Args:
+        token_ids: (B, T) sampled tokens, padded with anything else.
+        end_ids: ids of the tokens that close a step or an answer.
+
+    Returns:
+        (B, T), −1 after the last part.
+    """
+    ends = torch.isin(token_ids, torch.tensor(sorted(end_ids), device=token_ids.device)).long()
+    part = ends.cumsum(dim=1) - ends
+    return part.masked_fill(part == ends.sum(dim=1, keepdim=True), -1)
+
+
 def trainable_token_indices(model: PreTrainedModel) -> dict[str, list[int]]:
     """Return the value of `LoraConfig(trainable_token_indices=...)` that trains these tokens' rows beside an adapter.
 
@@ -134,7 +151,7 @@ def trainable_token_indices(model: PreTrainedModel) -> dict[str, list[int]]:
 
 
 def _rows_to_decide_on(tokens: Iterable[str], already_trained: bool | None) -> list[str]:
-    """The tokens that tokenizer and model both have without a record of their initialisation."""
+    """Tokens, among those that tokenizer and model both have without a record, whose rows are to be initialised."""
     names = sorted(tokens)
     if names and already_trained is None:
         raise ValueError(

@@ -23,14 +23,13 @@ from .commands import (
     reflect,
     report_command,
     revise,
-    serve_prm,
     steps,
     train,
     trajectories,
 )
 
 COMMANDS = (
-    *(train, doctor, serve_prm, prefilter_command, reflect, revise),
+    *(train, doctor, prefilter_command, reflect, revise),
     *(steps, annotate, trajectories, evaluate, merge_command, report_command),
 )
 

@@ -221,8 +221,8 @@ def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]
 
 def _pieces(sample: Mapping[str, Any], text: str) -> list[Piece]:
     """Cut a string at the ends of its scored steps."""
-    ends, scores = sample.get("step_ends") or [], sample.get("step_scores") or []
-    return scored_pieces(text, ends, scores, sample.get("answer_score"))
+    scores = sample.get("step_scores") or []
+    return scored_pieces(text, sample["step_ends"] if scores else [], scores, sample.get("answer_score"))
 
 
 def _numbers(sample: Mapping[str, Any] | Failure) -> dict[str, float | None]:

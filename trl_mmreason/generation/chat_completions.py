@@ -80,7 +80,7 @@ async def post(client: openai.AsyncOpenAI, body: Mapping[str, Any], url: str) ->
         return await client.post("/chat/completions", body=body, cast_to=object)
     except openai.APIStatusError as error:
         status = error.status_code
-        message = f"HTTP {status} from {url}: {without_key(_message(error), client.api_key)}"
+        message = f"HTTP {status} from {url}: {without_key(error_message(error), client.api_key)}"
         if after := error.response.headers.get("retry-after"):
             message = f"{message.rstrip('.')} (it asks to wait: Retry-After {after})"
         if status in _FIXES:
@@ -116,7 +116,8 @@ async def keep_final(response: Any) -> None:
         response.headers["x-should-retry"] = "false"
 
 
-def _message(error: openai.APIStatusError) -> str:
+def error_message(error: openai.APIStatusError) -> str:
+    """The server's own words."""
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
     if isinstance(body, str) and body.startswith("<"):  # an HTML page

@@ -39,7 +39,7 @@ class Answered(NamedTuple):
         finish_reasons: "stop" or "length" of each generation.
         tokens: number of sampled tokens; `None` if the engine does not say.
         problem: what is wrong with the form of the text, if the protocol wants one.
-        step_ends: positions in the last turn's text at which its steps end, of those that were scored.
+        step_ends: positions in the last turn's text at which its whole steps end.
         step_scores, answer_score: a scorer's opinion of these steps, and of the answer after them, in [0, 1].
         score: score of the sample, by which best-of-n chooses.
         logprobs: log-probabilities of the sampled tokens, in nats, if requested.

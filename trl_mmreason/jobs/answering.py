@@ -344,7 +344,7 @@ class _StoredSamples(Sequence):
         position, index = divmod(self.numbers[place], self.answers.n)
         row = self._row(position)
         (record,) = self.answers.store.find(self.answers.stage, [(row["id"], index)])
-        return {"row": row, "turns": record.payload["turns"]}
+        return {"row": row, **record.payload}
 
 
 @contextmanager

@@ -40,8 +40,8 @@ def run(arguments: Namespace) -> None:
     system_prompt = options.system_prompt(arguments)
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ...chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
-        from ...chain_of_step.sampling import sample_paths
+        from ...chain_of_step.data import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
+        from ...chain_of_step.protocols import sample_paths
 
         store.open_stage("questions", {"system_prompt": system_prompt}, results=PATHS)  # no part of the answers' ids
         policy, judge = options.load_engine(arguments), options.load_engine(arguments, "judge")

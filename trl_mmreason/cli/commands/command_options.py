@@ -209,7 +209,7 @@ def check_servers(arguments: Namespace, *stores: str | Path) -> None:
     for party in ([None] if getattr(arguments, "server", None) else []) + served:
         load_engine(arguments, party).check()
     if str(getattr(arguments, "process_reward", "")).startswith(("http://", "https://")):
-        from ...chain_of_step.client import ProcessRewardClient
+        from ...chain_of_step.process_reward_client import ProcessRewardClient
 
         ProcessRewardClient(arguments.process_reward).settings  # noqa: B018 - asks the server
 

@@ -43,7 +43,7 @@ def add(command: ArgumentParser) -> None:
     followup = "--protocol two-turn: user message after the first answer; AdaPO's by default"
     options.add_text(command, "--followup", followup)
     options.add_system_prompt(command, "null for none; reflection: the paper's by default")
-    scorer = "--protocol best-of-n, step-beam: path or Hub id of the scorer, or URL of `mmreason serve-prm`"
+    scorer = "--protocol best-of-n, step-beam: path or Hub id of the scorer, or URL of its `vllm serve`"
     add("--process-reward", help=scorer)
     add("--step-weight", type=share, help="--protocol best-of-n: weight of the step scores; 0.2 by default")
     add("--max-steps", type=count, help="--protocol step-beam: maximum steps of a chain; 16 by default")
@@ -252,7 +252,7 @@ def _protocol(arguments: Namespace) -> Any:
         from ...srpo.protocols import Reflection
 
         return Reflection()
-    from ...chain_of_step.client import process_reward_from
+    from ...chain_of_step.process_reward_client import process_reward_from
     from ...chain_of_step.protocols import Chains, StepBeam
 
     if arguments.protocol == "chain-of-step":

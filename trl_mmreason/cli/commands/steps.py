@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> None:
         raise WrongArgument(f"got {given}, expected min ≤ max")
 
     def write(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ...chain_of_step.step_data import make_step_data
+        from ...chain_of_step.data import make_step_data
 
         teacher = options.load_engine(arguments, "teacher")
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)

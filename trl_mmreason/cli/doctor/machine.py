@@ -15,7 +15,7 @@ from .memory import GIB
 
 PACKAGES = (
     *("torch", "transformers", "trl", "accelerate", "peft", "datasets"),
-    *("openai", "fastapi", "pydantic", "uvicorn", "bitsandbytes", "vllm", "deepspeed"),
+    *("openai", "bitsandbytes", "vllm", "deepspeed"),
 )
 _EXTRAS = ("server", "tracking")  # extras whose packages are checked where they are installed
 

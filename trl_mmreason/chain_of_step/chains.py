@@ -1,9 +1,9 @@
-"""Reasoning paths: a policy's text read as a chain, and its scores by a process reward model."""
+"""Chains of a policy: each text is parsed once into a `ReadPath`, which is passed on, and scored as far as it goes."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -15,13 +15,16 @@ from ..data.rows import Row
 from ..generation.engine import SamplingParams
 from ..jobs.questions import image_digests
 from .objective import trajectory_score
-from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain, scored_ends
+from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, ScorableText, has_token, scored_ends
 
 if TYPE_CHECKING:
     from .process_reward import Scores
 
 SAMPLING_PARAMS = SamplingParams(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""
+
+CHAIN_PROBLEMS = ("no_chain", "no_step", "no_answer", "malformed")
+"""None of the template's tokens; an answer without a step; steps without an answer; anything else."""
 
 _WORDS = ("id", "prompt", "answer", "choices")  # columns of a question that need no picture to be decoded
 
@@ -43,21 +46,54 @@ class ReadPath(NamedTuple):
     """A policy's text, read as a chain or the beginning of one.
 
     Attributes:
-        steps: how many whole steps it begins with.
-        answer: the chain's answer; `None` if it does not get so far.
-        scorable: the longest beginning that a process reward model can score: all of a chain, or up to the last whole
-            step before its first fault; "" if there is nothing to score.
+        text: text as sampled.
+        step_ends: positions after its whole steps, up to its first fault.
         problem: why it is no whole chain, one of `CHAIN_PROBLEMS`; `None` if it is one.
+        answer: the chain's answer; `None` if it does not get so far. Stored samples have the grader's reading instead.
     """
 
-    steps: int
-    answer: str | None
-    scorable: str
+    text: str
+    step_ends: Sequence[int]
     problem: str | None
+    answer: str | None = None
+
+    @property
+    def steps(self) -> int:
+        """Number of whole steps."""
+        return len(self.step_ends)
+
+    @property
+    def scorable(self) -> ScorableText:
+        """All of a chain, or up to the last whole step before its first fault; "" if there is nothing to score."""
+        if self.problem in ("no_chain", "malformed"):
+            return ScorableText(self.text[: self.step_ends[-1] if self.step_ends else 0])
+        return ScorableText(self.text)
+
+    @property
+    def step_texts(self) -> list[str]:
+        """The whole steps, each from its opening to its closing token."""
+        return [self.text[self.text.rindex(STEP_START, 0, end) : end] for end in self.step_ends]
 
 
-CHAIN_PROBLEMS = ("no_chain", "no_step", "no_answer", "malformed")
-"""None of the template's tokens; an answer without a step; steps without an answer; anything else."""
+def read_path(text: str) -> ReadPath:
+    """Parse a policy's text; never raises."""
+    if not has_token(text):
+        return ReadPath(text, [], "no_chain")
+    try:
+        ends = scored_ends(text)
+    except ChainError as error:
+        return ReadPath(text, error.step_ends, "malformed")
+    if ends.answer is None:
+        return ReadPath(text, ends.steps, "no_answer" if ends.steps else "malformed")
+    start = text.rindex(ANSWER_START, 0, ends.answer) + len(ANSWER_START)
+    answer = text[start : ends.answer - len(ANSWER_END)]
+    return ReadPath(text, ends.steps, None if ends.steps else "no_step", answer)
+
+
+def stored_path(sample: Mapping[str, Any]) -> ReadPath:
+    """The path of a sample of `Answers`, as it was parsed when it was sampled; older stores' samples are parsed."""
+    text = sample["turns"][0]["text"]
+    return ReadPath(text, sample["step_ends"], sample.get("problem")) if "step_ends" in sample else read_path(text)
 
 
 class Path(NamedTuple):
@@ -65,17 +101,22 @@ class Path(NamedTuple):
 
     Attributes:
         index: which sample of its question it is.
-        text: text as sampled.
+        read: the text, parsed.
         tokens: number of sampled tokens; `None` if the engine does not say.
         correct: whether the chain's answer is right, False without one; `None` if the gold answer cannot be used.
         score: the trajectory score; `None` without a process reward model.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
-    text: str
+    read: ReadPath
     tokens: int | None
     correct: bool | None
     score: float | None = None
+
+    @property
+    def text(self) -> str:
+        """As sampled."""
+        return self.read.text
 
 
 class PathScore(NamedTuple):
@@ -92,27 +133,6 @@ class PathScore(NamedTuple):
     total: float
 
 
-def read_path(text: str) -> ReadPath:
-    """Read a policy's text as a path; never raises."""
-    if not has_token(text):
-        return ReadPath(0, None, "", "no_chain")
-    try:
-        ends = scored_ends(text)
-    except ChainError as error:
-        scorable = text[: error.whole]
-        return ReadPath(len(scored_ends(scorable).steps), None, scorable, "malformed")
-    if ends.answer is None:
-        return ReadPath(len(ends.steps), None, text if ends.steps else "", "no_answer" if ends.steps else "malformed")
-    if not ends.steps:
-        return ReadPath(0, text.partition(ANSWER_START)[2].rpartition(ANSWER_END)[0], text, "no_step")
-    return ReadPath(len(ends.steps), parse_chain(text).answer, text, None)
-
-
-def step_texts(scorable: str) -> list[str]:
-    """Steps of a `ReadPath.scorable`, each from its opening to its closing token."""
-    return [scorable[scorable.rindex(STEP_START, 0, end) : end] for end in scored_ends(scorable).steps]
-
-
 def path_metrics(paths: Sequence[Path], count_tokens: Callable[[str], int]) -> dict[str, float]:
     """Measure a policy's paths as the paper does over the rounds (Fig. 6); NaN for a mean of nothing.
 
@@ -124,12 +144,10 @@ def path_metrics(paths: Sequence[Path], count_tokens: Callable[[str], int]) -> d
         steps (mean number), step_tokens (mean length of a step), complete (share of whole chains), accuracy (of the
         paths that can be graded), and with scores trajectory_score.
     """
-    read = [read_path(path.text) for path in paths]
-    lengths = [count_tokens(step) for parsed in read for step in step_texts(parsed.scorable)]
     metrics = {
-        "steps": mean([parsed.steps for parsed in read]),
-        "step_tokens": mean(lengths),
-        "complete": mean([parsed.problem is None for parsed in read]),
+        "steps": mean([path.read.steps for path in paths]),
+        "step_tokens": mean([count_tokens(step) for path in paths for step in path.read.step_texts]),
+        "complete": mean([path.read.problem is None for path in paths]),
         "accuracy": mean([path.correct for path in paths if path.correct is not None]),
     }
     scores = [path.score for path in paths if path.score is not None]
@@ -142,27 +160,26 @@ def mean(values: Sequence[float]) -> float:
 
 
 def score_paths(
-    score: Callable[[list[Row]], list[Scores]], rows: Sequence[Row], texts: Sequence[str], step_weight: float = 0.2
+    score: Callable[[list[Row]], list[Scores]], rows: Sequence[Row], paths: Sequence[ReadPath], step_weight: float = 0.2
 ) -> list[PathScore]:
-    """Score a policy's texts; a missing or malformed part has no score and raises nothing.
+    """Score a policy's paths; a missing or malformed part has no score and raises nothing.
 
     Args:
         score: method of a process reward model that scores the chains, in one call.
-        rows: the question of each text: `prompt`, and `images` or `image`.
-        texts: the paths.
+        rows: the question of each path: `prompt`, and `images` or `image`.
+        paths: the paths.
         step_weight: w of the trajectory score.
     """
-    scorable = scorable_rows(rows, texts)
+    scorable = scorable_rows(rows, paths)
     scores = iter(score([row for row in scorable if row]) if any(scorable) else [])
     return [path_score(*next(scores), step_weight) if row else PathScore([], None, 0.0) for row in scorable]
 
 
-def scorable_rows(rows: Sequence[Row], texts: Sequence[str]) -> list[Row]:
-    """Rows for a process reward model, one for each text; {} where nothing can be scored."""
-    scorable = [read_path(text).scorable for text in texts]
+def scorable_rows(rows: Sequence[Row], paths: Sequence[ReadPath]) -> list[Row]:
+    """Rows for a process reward model, one for each path; {} where nothing can be scored."""
     return [
-        {"prompt": row["prompt"], "images": pictures_of(row), "completion": text} if text else {}
-        for row, text in zip(rows, scorable, strict=True)
+        {"prompt": row["prompt"], "images": pictures_of(row), "completion": text} if (text := path.scorable) else {}
+        for row, path in zip(rows, paths, strict=True)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from trl_mmreason.chain_of_step.report import format_process_reward, plot_rounds
+from trl_mmreason.chain_of_step.recipe import format_process_reward, plot_rounds
 
 
 def test_a_line_a_set_of_held_out_chains():

@@ -4,25 +4,26 @@ import json
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import PIL.Image
 import pytest
 import torch
-from loopback import served, serving
+from loopback import serving
+from pooling_stub import pooling_stub
+from short_chains import chain
 from solution_chains import chain_of_steps, prefixes
 from support import drawn_rows
-from telling_scorer import TellingScorer, chain
 from torch.testing import assert_close
 
-from trl_mmreason.chain_of_step import client as client_module
-from trl_mmreason.chain_of_step.client import ProcessRewardClient, ProcessRewardServerError, process_reward_from
-from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
-from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
-from trl_mmreason.chain_of_step.serve import create_app
-from trl_mmreason.chain_of_step.template import parse_chain
+from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, UnscorableRow
+from trl_mmreason.chain_of_step.process_reward_client import (
+    ProcessRewardClient,
+    ProcessRewardServerError,
+    process_reward_from,
+)
+from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, parse_chain
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 
@@ -31,10 +32,10 @@ CHAINS = [chain_of_steps(solve(problem)) for problem in make_problems(["adding",
 
 @pytest.fixture(scope="module")
 def served_model(bases):
-    """A model in this process, and the address of a server that has the same one."""
+    """A model in this process, and a server that has the same one."""
     prm = ProcessRewardModel.from_pretrained(bases("qwen2_5_vl"), device="cpu")
-    with served(create_app(prm, "tiny")) as url:
-        yield prm, url
+    with pooling_stub(prm) as server:
+        yield prm, server
 
 
 def rows_with_pictures():
@@ -51,73 +52,51 @@ def rows_with_pictures():
     return rows + [{"prompt": rows[0]["prompt"], "image": image, "completion": CHAINS[0]} for image in kinds]
 
 
-def test_the_same_scores_and_settings_as_in_this_process(served_model):
-    prm, url = served_model
-    rows = rows_with_pictures()
-    client = ProcessRewardClient(url)
+def test_the_same_scores_as_in_this_process(served_model):
+    prm, server = served_model
+    rows, client = rows_with_pictures(), ProcessRewardClient(server.url)
     expected = prm.score(rows)
-    for (steps, answer), (expected_steps, expected_answer) in zip(client.score(rows), expected, strict=True):
-        assert steps.dtype == torch.float32
-        assert steps.tolist() == expected_steps.tolist()  # the same batches: not even rounding differs
-        assert answer == expected_answer
+    for concurrency in (1, 64):
+        scores = ProcessRewardClient(server.url, concurrency=concurrency).score(rows)
+        for (steps, answer), (expected_steps, expected_answer) in zip(scores, expected, strict=True):
+            assert steps.dtype == torch.float32
+            assert_close(steps, expected_steps, atol=1e-5, rtol=0)
+            assert answer == (None if expected_answer is None else pytest.approx(expected_answer, abs=1e-5))
     assert len({round(answer, 5) for _, answer in expected[6:]}) > 4  # pictures count
-    assert client.settings == prm.settings
+    assert client.settings == {"kind": "process_reward_server", "model": "folder/prm"}
     assert client.score([]) == []
-    for few in (1, 4):
-        for ours, theirs in zip(ProcessRewardClient(url, rows_a_request=few).score(rows), expected, strict=True):
-            assert_close(ours.steps, theirs.steps, atol=1e-6, rtol=0)
+
+
+def test_what_looks_like_a_special_token_is_sent_as_text(served_model):
+    _, server = served_model
+    server.asked.clear()
+    text = chain("1 <|im_end|><|image_pad|> <b> a<b")
+    ((steps, answer),) = ProcessRewardClient(server.url).score(
+        [{"prompt": drawn_rows(1)[0]["prompt"], "completion": f" {text}\n"}]
+    )
+    assert (len(steps), answer is None) == (1, False)
+    ((_, _, sent),) = server.asked
+    assert sent == " " + chain("1 < |im_end|>< |image_pad|> <b> a<b")
 
 
 def test_the_caller_s_picture_is_left_as_it_was(served_model):
-    _, url = served_model
+    _, server = served_model
     image = drawn_rows(1)[0]["images"][0]
     image.info["icc_profile"] = b"of a camera"
-    ProcessRewardClient(url).score([{**drawn_rows(1)[0], "images": [image], "completion": CHAINS[0]}])
+    ProcessRewardClient(server.url).score([{**drawn_rows(1)[0], "images": [image], "completion": CHAINS[0]}])
     assert image.info["icc_profile"] == b"of a camera"
 
 
 def test_rows_that_cannot_be_scored_are_refused_as_in_this_process(served_model):
-    prm, url = served_model
+    prm, server = served_model
     row = {"prompt": drawn_rows(1)[0]["prompt"], "completion": CHAINS[0]}
     bad = {**row, "completion": CHAINS[0][:-3]}
     expected = r"completion of row 1: malformed chain at character \d+: expected <\|answer_end\|>"
-    for scorer in (prm, ProcessRewardClient(url)):
+    for scorer in (prm, ProcessRewardClient(server.url)):
         with pytest.raises(UnscorableRow, match=expected):
             scorer.score([row, bad])
-    with pytest.raises(UnscorableRow, match=rf"HTTP 400 from {url}/score: The {expected}.* Its row 0 is row 2 of this"):
-        ProcessRewardClient(url, rows_a_request=2).score([row, row, row, bad])
-    with pytest.raises(UnscorableRow, match="row 0 has a picture that cannot be read"):
-        ProcessRewardClient(url).score([{**row, "images": ["a.png"]}])
-
-
-def numbered(numbers):
-    return [{"prompt": [{"role": "user", "content": str(k)}], "completion": chain("b")} for k in numbers]
-
-
-def test_rows_go_in_requests_of_a_bounded_size(monkeypatch):
-    scorer, rows = TellingScorer(), numbered(range(5))
-    with served(create_app(scorer, "m", batch_size=99)) as url:
-        client = ProcessRewardClient(url, rows_a_request=2)
-        assert [answer for _, answer in client.score(rows)] == [k / 1024 for k in range(5)]
-        assert scorer.batches == [["0", "1"], ["2", "3"], ["4"]]
-        scorer.batches.clear()
-        monkeypatch.setattr(client_module, "_MOST_BODY_BYTES", 4_000)  # three chains
-        rows[3] = {**rows[3], "completion": chain("b" * 5_000)}
-        client = ProcessRewardClient(url)
-        assert [answer for _, answer in client.score(rows)] == [k / 1024 for k in range(5)]
-        assert scorer.batches == [["0", "1", "2"], ["3"], ["4"]]
-
-
-def test_threads_may_share_a_client():
-    with served(create_app(TellingScorer(), "m")) as url:
-        client = ProcessRewardClient(url, rows_a_request=3)
-
-        def answers(first):
-            return [answer for _, answer in client.score(numbered(range(first, first + 8)))]
-
-        with ThreadPoolExecutor(16) as pool:
-            for first, found in enumerate(pool.map(answers, range(64))):
-                assert found == [(first + k) / 1024 for k in range(8)]
+    with pytest.raises(UnscorableRow, match="row 0: The picture 'a.png' does not exist"):
+        ProcessRewardClient(server.url).score([{**row, "images": ["a.png"]}])
 
 
 # ----------------------------------------------------------------------------------------- a server that misbehaves
@@ -132,8 +111,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         server = self.server
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        server.asked.append((self.path, json.loads(body) if body else None))
-        reply = server.replies.pop(0) if server.replies else GOOD
+        if self.path == server.bad_path:
+            server.asked.append(json.loads(body) if body else None)
+        bad = self.path == server.bad_path and server.replies
+        reply = server.replies.pop(0) if bad else GOOD[self.path]
         if reply in ("drop", "hang"):
             if reply == "hang":
                 server.released.wait(10)
@@ -142,7 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, content, headers = (*reply, {})[:3]
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+        kind = "text/html" if isinstance(content, bytes) else "application/json"
+        for name, value in {**headers, "Content-Type": kind, "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
@@ -151,17 +133,21 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the test's output quiet."""
 
 
-GOOD = (200, {"scores": [{"steps": [0.5], "answer": None}]})
+GOOD = {
+    "/v1/models": (200, {"data": [{"id": "m"}]}),
+    "/tokenize": (200, {"token_strs": ["a", STEP_END, "b", ANSWER_END]}),
+    "/pooling": (200, {"data": [{"data": [[0.0], [0.1], [0.5], [0.2], [0.25]]}]}),
+}
 OVERLOADED = {"error": {"message": "9 rows wait already"}}
 ROW = {"prompt": [{"role": "user", "content": "?"}], "completion": chain("b")}
 
 
 @contextmanager
-def misbehaving(*replies):
-    """A server that gives these replies in turn, and good ones afterwards."""
+def misbehaving(*replies, path="/pooling"):
+    """A server that gives these replies at one path in turn, and good ones afterwards and elsewhere."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
-    server.replies, server.asked, server.released = list(replies), [], threading.Event()
+    server.bad_path, server.replies, server.asked, server.released = path, list(replies), [], threading.Event()
     server.url = f"http://127.0.0.1:{server.server_port}"
     with serving(server):
         try:
@@ -185,26 +171,26 @@ def test_what_passes_is_outlasted(pauses):
         "drop",
         "hang",
         (502, b"<html>bad gateway</html>"),
-        (503, b"", {"Retry-After": "9999"}),
         (503, b"", {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}),
     ]
     with misbehaving(*failing) as server:
         client = ProcessRewardClient(server.url, timeout_seconds=0.5)
         ((steps, answer),) = client.score([ROW])
-    assert (steps.tolist(), answer) == ([0.5], None)
-    assert server.asked == [("/score", {"rows": [{**ROW, "images": []}]})] * 8
-    assert (pauses[0], pauses[5]) == (7, 120)
-    for attempt in (1, 2, 3, 4, 6):  # 0.5 · 2^attempt, at most 30, less a random quarter
-        longest = min(0.5 * 2**attempt, 30)
-        assert 0.75 * longest <= pauses[attempt] <= longest
+    assert (steps.tolist(), answer) == ([0.5], 0.25)
+    messages = [*ROW["prompt"], {"role": "assistant", "content": ROW["completion"]}]
+    chat = {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+    assert server.asked == [{"model": "m", **chat, "task": "token_classify"}] * 7
+    assert pauses[0] == 7
+    assert len(pauses) == 6
+    assert all(0 < pause <= 8 for pause in pauses[1:])
 
 
 def test_what_does_not_pass_is_told_with_address_status_and_fix(pauses):
     with misbehaving(*[(503, OVERLOADED, {"Retry-After": "1"})] * 3) as server:
-        with pytest.raises(ProcessRewardServerError, match=f"HTTP 503 from {server.url}/score: 9 rows wait already"):
+        with pytest.raises(ProcessRewardServerError, match=f"HTTP 503 from {server.url}/pooling: 9 rows wait already"):
             ProcessRewardClient(server.url, retries=2).score([ROW])
         assert (len(server.asked), pauses) == (3, [1, 1])
-    lost = pytest.raises(ProcessRewardServerError, match=r"no answer from .*RemoteProtocolError.*asked 1 time\(s\)")
+    lost = pytest.raises(ProcessRewardServerError, match=r"no answer from .*asked 1 time\(s\)")
     with misbehaving("drop") as server, lost:
         ProcessRewardClient(server.url, retries=0).score([ROW])
 
@@ -212,16 +198,17 @@ def test_what_does_not_pass_is_told_with_address_status_and_fix(pauses):
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
-        ((400, {"error": {"message": "row 0 lacks prompt"}}), "HTTP 400 from .*/score: row 0 lacks prompt"),
-        ((413, {"error": {"message": "too long; send fewer"}}), "HTTP 413 from .*/score: too long; send fewer"),
-        ((401, b"who are you?"), "HTTP 401 from .*/score: who are you.*Fix the address: it is that of `mmr"),
+        ((400, {"error": {"message": "too many pictures"}}), "row 0: HTTP 400 from .*/pooling: too many pictures"),
+        ((413, {"error": {"message": "too long; send fewer"}}), "HTTP 413 from .*/pooling: too long; send fewer"),
+        ((401, b"who are you?"), "HTTP 401 from .*/pooling: who are you.*Fix the address"),
         ((404, {"detail": "Not Found"}), "HTTP 404 from .*Not Found.*Fix the address"),
-        ((302, b"", {"Location": "/login"}), "HTTP 302 from .*Fix the address"),
-        ((200, b"<html>hello</html>"), "answered '<html>hello</html>'; expected JSON. Fix the address"),
-        ((200, {"choices": []}), r"answered \"\{'choices': \[\]\}\"; expected scores"),
-        ((200, [1]), r"answered '\[1\]'; expected scores"),
-        ((200, {"scores": [{"steps": "high", "answer": 1}]}), "expected scores"),
-        ((200, {"scores": []}), r"answered \"\{'scores': \[\]\}\"; expected the scores of 1 rows"),
+        ((200, b"<html>hello</html>"), "answered '<html>hello</html>'; expected a score per token. Fix the address"),
+        ((200, {"choices": []}), r"answered \"\{'choices': \[\]\}\"; expected a score per token"),
+        ((200, [1]), r"answered '\[1\]'; expected a score per token"),
+        ((200, {"data": [{"data": [["high"]] * 5}]}), "expected a score per token"),
+        ((200, {"data": [{"data": [[0.5, 0.5]] * 5}]}), "expected a score per token"),
+        ((200, {"data": [{"data": [[0.5]]}]}), "expected a score per token"),
+        ((400, {"error": {"message": "Try switching the model's pooling_task"}}), "pooling_task.*--pooler-config.task"),
     ],
 )
 def test_what_will_not_change_is_asked_once(pauses, reply, problem):
@@ -234,18 +221,18 @@ def test_what_will_not_change_is_asked_once(pauses, reply, problem):
 def test_no_server_is_found_out_soon(pauses):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(ProcessRewardServerError, match=f"no answer from {url}/info: ConnectError.*Start the server"):
+    with pytest.raises(ProcessRewardServerError, match=f"no answer from {url}/v1/models: .*start"):
         _ = ProcessRewardClient(url).settings
     assert len(pauses) == 2
     with (
-        misbehaving((200, {"object": "list"})) as other,
-        pytest.raises(ProcessRewardServerError, match="expected the settings of a process reward model"),
+        misbehaving((200, {"object": "list"}), path="/v1/models") as other,
+        pytest.raises(ProcessRewardServerError, match="expected the served model"),
     ):
         _ = ProcessRewardClient(other.url).settings
 
 
 def test_a_server_that_was_long_silent_is_asked_once_a_request_until_it_answers(pauses):
-    with misbehaving(*["drop"] * 6, GOOD, "drop") as server:
+    with misbehaving(*["drop"] * 6, GOOD["/tokenize"], "drop", path="/tokenize") as server:
         client = ProcessRewardClient(server.url, retries=3)
         asked = []
         for _ in range(3):
@@ -273,7 +260,7 @@ def test_a_password_in_the_address_is_used_and_not_shown():
         ({"url": "http://"}, "expected an address such as http://"),
         ({"url": "http://a", "timeout_seconds": 0}, "timeout_seconds=0.*expected timeout_seconds > 0"),
         ({"url": "http://a", "retries": -1}, "retries=-1"),
-        ({"url": "http://a", "rows_a_request": 0}, "rows_a_request=0"),
+        ({"url": "http://a", "concurrency": 0}, "concurrency=0"),
     ],
 )
 def test_arguments_that_cannot_be_meant(arguments, problem):
@@ -282,9 +269,9 @@ def test_arguments_that_cannot_be_meant(arguments, problem):
 
 
 def test_a_process_reward_from_what_names_one(served_model, bases):
-    prm, url = served_model
+    prm, server = served_model
     assert process_reward_from(prm) is prm
-    assert process_reward_from(url).settings == prm.settings
+    assert process_reward_from(server.url).settings["model"] == "folder/prm"
     assert process_reward_from(bases("qwen2_5_vl")).settings == prm.settings
     with pytest.raises(TypeError, match="got a int, expected a ProcessRewardModel, the path of one, or the address"):
         process_reward_from(3)
