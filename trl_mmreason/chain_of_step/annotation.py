@@ -21,11 +21,11 @@ from ..data.images import pictures_of
 from ..data.rows import Row
 from ..generation.engine import Engine, Failure, Request, SamplingParams
 from ..grading import Grader
-from ..jobs.answering import JoinedRows, answer_questions
+from ..jobs.answering import answer_questions
 from ..jobs.asking import ReplyCollector, parsed_positions, reference_answer
 from ..jobs.difficulty import tally
-from ..jobs.export import join_source_columns
 from ..jobs.questions import remember_questions
+from ..jobs.source_rows import JoinedRows, join_source_columns
 from ..jobs.store import Store
 from ..messages import question_text, with_system_message
 from .objective import judge_labels, monte_carlo_labels

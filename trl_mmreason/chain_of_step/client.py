@@ -12,9 +12,8 @@ import httpx2
 import torch
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from ..data.images import DECODING_ERRORS, pictures_of
-from ..generation.chat_completions import CONNECT_SECONDS, public_address
-from ..generation.image_urls import data_url
+from ..data.images import DECODING_ERRORS, data_url, pictures_of
+from ..generation.servers import CONNECT_SECONDS, public_address
 from ..messages import completion_text
 from .paths import ProcessReward
 from .process_reward import ProcessRewardModel, Scores

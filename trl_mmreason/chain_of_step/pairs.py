@@ -9,7 +9,7 @@ from datasets import Dataset, Features, Value
 
 from ..data.images import PICTURE_COLUMNS
 from ..data.rows import MESSAGES
-from ..jobs.export import join_source_columns
+from ..jobs.source_rows import join_source_columns
 from .objective import select_pairs
 from .paths import Path, mean
 

@@ -15,8 +15,8 @@ from ..grading.grader import grader_settings
 from ..grading.reward import items_of
 from ..jobs.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
 from ..jobs.difficulty import Filtered, usable_questions
-from ..jobs.export import join_source_columns
 from ..jobs.questions import remember_questions
+from ..jobs.source_rows import join_source_columns
 from ..jobs.store import Store
 from ..messages import question_text, with_system_message
 from .prompts import MAX_TAUGHT_STEPS, MIN_TAUGHT_STEPS, read_steps, step_data_message, step_data_prompt

@@ -27,7 +27,7 @@ def sample_turns(
         engine: what answers.
         sampling_params: sampling parameters of each answer.
         followup: user message after every answer but the last.
-        seeds: one a row.
+        seeds: one per row.
         turns: answers a row.
     """
     answers: list[list[Sample]] = [[] for _ in rows]

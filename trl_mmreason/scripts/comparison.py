@@ -19,9 +19,9 @@ from ..evaluation.metrics import format_table, improves
 from ..evaluation.results import Results, compare_results
 from ..evaluation.training_run import TRAINING_REPORT, write_training_report
 from ..generation.engine import SamplingParams
+from ..generation.loading import whole_policy
 from ..generation.protocols import ComparedProtocol
 from ..generation.transformers_engine import TransformersEngine
-from ..generation.whole_policy import whole_policy
 from ..training.model_card import COMPARED, EVALUATIONS
 from ..training.rollout_engine import rollout_engine
 from .script_parser import command_line

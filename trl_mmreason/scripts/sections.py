@@ -18,8 +18,7 @@ from huggingface_hub.utils.sha import sha_fileobj
 import trl_mmreason
 
 from ..data.files import NoSuchFolder
-from ..data.suggestions import suggestion
-from ..data.unique_json import parse_unique
+from ..data.user_text import parse_unique, suggestion
 from ..training.documented import documented
 from ..training.model_card import MINIATURE
 from .system_prompts import parse_optional_text, read_system_prompt

@@ -27,7 +27,7 @@ from ..generation.loading import load_model, load_processor
 from ..generation.patience import patient_state
 from ..generation.protocols import AnsweringProtocol
 from ..generation.transformers_engine import TransformersEngine
-from ..generation.vllm_process import VLLMProcess
+from ..generation.vllm_engine import VLLMProcess
 from ..jobs.store import Store
 from ..miniature.lessons import Lessons
 from ..miniature.tasks import Problem, make_problems

@@ -25,11 +25,11 @@ from ..generation.engine import Engine, Failure, SamplingParams
 from ..generation.patience import wait_for_all
 from ..generation.protocols import Direct, RowSample
 from ..grading import Grader
-from ..jobs.answering import JoinedRows, answer_questions, ask
+from ..jobs.answering import answer_questions, ask
 from ..jobs.difficulty import tally, usable_questions
-from ..jobs.export import ROWS_A_BATCH
 from ..jobs.questions import remember_questions
 from ..jobs.run import run
+from ..jobs.source_rows import ROWS_A_BATCH, JoinedRows
 from ..jobs.store import Store
 from ..messages import plain_messages, question_text
 from .objective import select_trajectories

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...data.suggestions import suggestion
+from ...data.user_text import suggestion
 from ...scripts.system_prompts import parse_optional_text
 from . import options, parsers
 
@@ -222,7 +222,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     stores = [Path(arguments.output) / name / "answers.sqlite" for name in names]
     options.check_servers("evaluate", arguments, *stores)
     if arguments.judge:
-        from ...generation.chat import Chat
+        from ...generation.engine import Chat
         from ...grading import JudgeGrader
 
         judge = Chat(options.load_engine("evaluate", arguments, "judge"))
@@ -315,7 +315,7 @@ def _refuse_repeated(names: list[str]) -> None:
 
 def _engine(arguments: argparse.Namespace) -> Any:
     if arguments.vllm:
-        from ...generation.vllm_process import VLLMProcess
+        from ...generation.vllm_engine import VLLMProcess
 
         with options.exit_on("evaluate", ValueError, OSError, ImportError):
             dtype = {"dtype": arguments.dtype} if arguments.dtype else {}

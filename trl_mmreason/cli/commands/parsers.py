@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...data.unique_json import parse_unique
+from ...data.user_text import parse_unique
 
 
 def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
