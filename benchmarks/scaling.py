@@ -32,7 +32,7 @@ from trl_mmreason.generation.engine import Failure, Request, Sample, SamplingPar
 from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.jobs.answering import Answers, answer_questions
-from trl_mmreason.jobs.merge import merge_stores
+from trl_mmreason.jobs.merge_stores import merge_stores
 from trl_mmreason.jobs.run import run
 from trl_mmreason.jobs.store import Store
 from trl_mmreason.jobs.verdicts import verdict_stage

@@ -12,7 +12,7 @@ from picture_kinds import make_frames, make_pictures
 from support import adapo_trainer, full_but, load, prepared_batch, sft_trainer
 
 from trl_mmreason.data.images import data_url, pictures_of, plain_picture
-from trl_mmreason.data.loading import load_rows
+from trl_mmreason.data.row_loading import load_rows
 from trl_mmreason.generation.batch import encode
 from trl_mmreason.generation.engine import Request
 from trl_mmreason.generation.http import picture_of

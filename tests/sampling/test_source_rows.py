@@ -3,7 +3,7 @@
 import pytest
 from datasets import Dataset, Features, Image, Json, List, Value
 
-from trl_mmreason.jobs.source_rows import join_source_columns
+from trl_mmreason.jobs.source_rows import JoinedRows, join_source_columns
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -38,3 +38,12 @@ def test_what_was_made_of_rows_stands_beside_them(positions, monkeypatch):
     assert joined.with_format("arrow")["images"][:].to_pylist() == [images[k] for k in positions]
     assert joined.features["images"] == rows.features["images"]
     assert join_source_columns(made, rows, positions, ["text", "none"]).column_names == ["text"]
+
+
+def test_joined_rows_have_their_own_columns_and_those_of_their_rows():
+    rows = Dataset.from_dict({"id": ["a", "b"], "answer": ["1", "2"], "images": [None, None]})
+    steps = JoinedRows(rows, [1, 0, 1], {"id": ["b0", "a0", "b1"], "step": [0, 0, 1]})
+    assert steps[2] == {"id": "b1", "answer": "2", "images": None, "step": 1}
+    assert steps.select_columns(["answer", "id"]).to_dict() == {"answer": ["2", "1", "2"], "id": ["b0", "a0", "b1"]}
+    assert steps.select_columns(["id"]).to_dict() == {"id": ["b0", "a0", "b1"]}
+    assert steps.select_columns(["answer"]).to_dict() == {"answer": ["2", "1", "2"]}

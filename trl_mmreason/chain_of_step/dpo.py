@@ -33,9 +33,9 @@ from trl import DPOTrainer
 from ..compat.chat_template import token_counter
 from ..compat.model_parts import freeze_vision_encoder
 from ..compat.sharding import whole_parameters
-from ..data.files import atomic_path, write_whole
+from ..data.folders import atomic_path, write_whole
 from ..generation.engine import Engine, Failure, SamplingParams
-from ..generation.loading import fingerprint, whole_policy
+from ..generation.model_loading import fingerprint, whole_policy
 from ..generation.protocols import Direct
 from ..generation.transformers_engine import TransformersEngine
 from ..generation.vllm_engine import VLLMProcess

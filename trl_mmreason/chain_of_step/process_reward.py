@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from ..compat.replaced import replaced
 from ..generation.batch import ProcessingClass, tokenizer_of
-from ..generation.loading import fingerprint, load_model, load_processor, processor_fingerprint
+from ..generation.model_loading import fingerprint, load_model, load_processor, processor_fingerprint
 from .scored_chain import ANSWER, STEPS, ChainEncoder, ScoredChain
 
 _logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..compat.model_parts import placeholder_ids
 from ..data.images import pictures_of
 from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
-from ..generation.loading import ENCODING_ERRORS
+from ..generation.model_loading import ENCODING_ERRORS
 from ..messages import completion_text
 from .template import ANSWER_END, STEP_END, ChainError, Ends, scored_ends
 from .tokens import chain_token_ids

@@ -233,7 +233,7 @@ def _existing(path: str | os.PathLike) -> Path:
     if not os.path.isfile(path):
         raise FileNotFoundError(
             f"The picture {str(path)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
-            "data set with trl_mmreason.data.loading.load_rows, which checks all rows before training."
+            "data set with trl_mmreason.data.row_loading.load_rows, which checks all rows before training."
         )
     return Path(path)
 

@@ -24,12 +24,12 @@ from datasets import Dataset
 from ..grading.version import grader_version
 from ..messages import pictures_inside
 from .images import present_pictures
+from .row_sources import parsed_lines
 from .rows import RowReader
-from .sources import parsed_lines
 
 _KEPT_SECONDS = 30 * 24 * 3600
 _ROWS_AT_ONCE = 1000
-_READERS = ("loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py")
+_READERS = ("row_loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py")
 
 
 def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_json: bool) -> dict[str, Any]:

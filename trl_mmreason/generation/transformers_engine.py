@@ -24,7 +24,7 @@ from .batch import (
 )
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, decode_after_prefix
-from .loading import (
+from .model_loading import (
     ENCODING_ERRORS,
     fingerprint,
     load_model,

@@ -28,7 +28,7 @@ from ..compat.model_parts import placeholder_ids
 from ..data.images import plain_picture
 from .batch import ProcessingClass, continuation_of, conversation_of, declared_end_ids, tokenizer_of
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint, unencodable
+from .model_loading import ENCODING_ERRORS, load_processor, processor_fingerprint, unencodable
 from .patience import patient_state
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.

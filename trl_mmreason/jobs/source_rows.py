@@ -35,12 +35,10 @@ class JoinedRows(Sequence):
 
     def select_columns(self, names: Sequence[str]) -> Dataset:
         """Copy these columns, none of which holds pictures, into a new data set."""
-        shared = [name for name in names if name not in self.columns]
-        dataset = self.rows.select_columns(shared).select(self.positions)
-        for name in names:
-            if name in self.columns:
-                dataset = dataset.add_column(name, list(self.columns[name]))
-        return dataset
+        own = Dataset.from_dict({name: list(self.columns[name]) for name in names if name in self.columns})
+        shared = self.rows.select_columns([name for name in names if name not in self.columns]).select(self.positions)
+        parts = [part for part in (shared.flatten_indices(), own) if part.column_names]
+        return concatenate_datasets(parts, axis=1)
 
 
 def join_source_columns(results: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:

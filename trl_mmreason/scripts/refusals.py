@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ..data.files import NoSuchFolder
+from ..data.folders import NoSuchFolder
 from ..grading.replies import UnsuitableEngine
 
 REFUSALS = (ValueError, TypeError, KeyError, ImportError, OSError, RuntimeError, SafetensorError)

@@ -231,7 +231,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
     if missing:
         raise ValueError(
             f"make_off_policy_data: the rows have the columns {rows.column_names} and lack {missing}. "
-            "trl_mmreason.data.loading.load_rows(…, columns={'answer': …}) brings other names into this form."
+            "trl_mmreason.data.row_loading.load_rows(…, columns={'answer': …}) brings other names into this form."
         )
     prompts = []
     for id_, prompt in zip(rows["id"], rows["prompt"], strict=True):

@@ -231,8 +231,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _load(arguments: argparse.Namespace, benchmark: str) -> _Questions:
+    from ...data.row_sources import SUFFIXES
     from ...data.rows import DataError
-    from ...data.sources import SUFFIXES
     from ...evaluation.benchmarks import BENCHMARKS, TEMPLATE, load_benchmark
     from ...evaluation.provenance import digest_of
     from ...jobs.run import unique_ids
@@ -294,7 +294,7 @@ def _refuse_unused(arguments: argparse.Namespace, *names: str, why: str) -> None
 
 
 def _own_rows(arguments: argparse.Namespace, source: str) -> Any:
-    from ...data.loading import load_rows
+    from ...data.row_loading import load_rows
 
     loaded = load_rows(
         source,

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
 
 
 def _merge(arguments: argparse.Namespace) -> None:
-    from ...jobs.merge import MergeConflict, merge_stores
+    from ...jobs.merge_stores import MergeConflict, merge_stores
     from ...jobs.store import StoreError
 
     with options.exit_on("merge", MergeConflict, StoreError, ValueError, OSError):

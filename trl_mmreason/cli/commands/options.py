@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...data.files import NoSuchFolder, atomic_path, check_model_folder
+from ...data.folders import NoSuchFolder, atomic_path, check_model_folder
 from . import parsers
 
 
@@ -141,7 +141,7 @@ def run_pipeline(
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         system_prompt: put before every question.
     """
-    from ...data.loading import load_rows
+    from ...data.row_loading import load_rows
     from ...data.rows import DataError
     from ...generation.engine import UnsuitableEngine
     from ...jobs.store import SettingsChanged, Store, StoreError

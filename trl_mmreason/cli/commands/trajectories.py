@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ...data.files import check_model_path
+from ...data.folders import check_model_path
 from ...scripts.system_prompts import parse_optional_text
 from . import options, parsers
 

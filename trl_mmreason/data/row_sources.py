@@ -16,7 +16,7 @@ import pyarrow as pa
 from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, List, Video, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 
-from .files import is_missing_path
+from .folders import is_missing_path
 from .row_values import RefusedValue
 from .rows import DataError
 

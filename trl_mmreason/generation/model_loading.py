@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import torch
@@ -23,7 +23,6 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     ProcessorMixin,
-    Trainer,
 )
 from transformers.utils.peft_utils import find_adapter_config_file
 
@@ -32,11 +31,14 @@ from ..compat.adapters import check_adapter_restored
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import keep_training_layout
 from ..compat.sharding import is_sharded, loading_whole
-from ..data.files import check_model_path
+from ..data.folders import check_model_path
 from ..data.images import DECODING_ERRORS
 from .batch import ProcessingClass
 from .engine import Failure
 from .patience import patient_state
+
+if TYPE_CHECKING:
+    from transformers import Trainer
 
 # What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)

@@ -16,7 +16,7 @@ from itertools import groupby, islice, repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from ..data.files import atomic_path, sync_to_disk
+from ..data.folders import atomic_path, sync_to_disk
 from .store import Record, Store, differences
 
 RECORDS_A_TRANSACTION = 1000

@@ -21,9 +21,9 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
 from .row_cache import cache_arguments
+from .row_sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 from .row_values import RefusedValue, naming_column
 from .rows import MESSAGES, NAMES, DataError, RowProblem, RowReader
-from .sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 from .unseen_media import is_media_column
 
 logger = logging.getLogger(__name__)
