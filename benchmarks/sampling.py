@@ -20,7 +20,7 @@ from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.generation.batch import Prompt, collate, encode, end_of_turn_ids, tokenizer_of
 from trl_mmreason.generation.live_rows import decode_live_rows
-from trl_mmreason.generation.loading import load_model, load_processor
+from trl_mmreason.generation.model_loading import load_model, load_processor
 from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Grader

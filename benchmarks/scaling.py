@@ -31,11 +31,11 @@ from trl_mmreason.evaluation.curves import style_axes
 from trl_mmreason.generation.engine import Failure, Request, Sample, SamplingParams
 from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.grading import Grader, Verdict
-from trl_mmreason.jobs.answering import Answers, answer_questions, verdict_stage
-from trl_mmreason.jobs.export import to_dataset
-from trl_mmreason.jobs.merge import merge_stores
+from trl_mmreason.jobs.answering import Answers, answer_questions
+from trl_mmreason.jobs.merge_stores import merge_stores
 from trl_mmreason.jobs.run import run
 from trl_mmreason.jobs.store import Store
+from trl_mmreason.jobs.verdicts import verdict_stage
 
 from .common import GROUP, SIDES, Result, forget_peak, make_questions, memory, run_apart, save_policy, take_turns
 from .training import ALL_ROWS, ReplayAdaPO, settings
@@ -254,7 +254,6 @@ OPERATIONS: dict[str, Callable[[Store, Dataset], None]] = {
     "read": lambda store, rows: _expect(sum(1 for _ in store.records(STAGE)), rows),
     "grade": _grade,
     "read graded": _read_graded,
-    "export": lambda store, rows: _expect(len(to_dataset(store, STAGE)), rows),
     "write halves": _write_halves,
     "merge": _merge,
 }

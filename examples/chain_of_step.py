@@ -22,7 +22,7 @@ from trl_mmreason.chain_of_step import miniature
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments, format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.search import MAX_STEPS
-from trl_mmreason.data.sources import read_completions
+from trl_mmreason.data.row_sources import read_completions
 from trl_mmreason.evaluation.files import format_overview, format_results, format_side_by_side
 from trl_mmreason.evaluation.samples import group_sizes
 from trl_mmreason.generation import SamplingParams

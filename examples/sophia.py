@@ -20,8 +20,8 @@ from accelerate import PartialState
 from datasets import Dataset
 
 from trl_mmreason import MixedGroupsGRPOTrainer, OffPolicyRewardTrainer
-from trl_mmreason.data.files import atomic_path
-from trl_mmreason.data.sources import read_completions
+from trl_mmreason.data.folders import atomic_path
+from trl_mmreason.data.row_sources import read_completions
 from trl_mmreason.evaluation.files import format_side_by_side
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.generation.protocols import Direct

@@ -14,7 +14,7 @@ from datasets import Dataset
 from trl import ModelConfig
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
-from trl_mmreason.data.sources import read_completions
+from trl_mmreason.data.row_sources import read_completions
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.scripts.comparison import train_and_compare

@@ -28,13 +28,13 @@ from trl_mmreason.chain_of_step.process_reward_client import process_reward_from
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
-from trl_mmreason.data.files import write_whole
+from trl_mmreason.data.folders import write_whole
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.generation.engine import Failure, SamplingParams
-from trl_mmreason.generation.loading import load_model, load_processor
+from trl_mmreason.generation.model_loading import load_model, load_processor
 from trl_mmreason.generation.protocols import AnsweringProtocol
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.cold_start import cold_start

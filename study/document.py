@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from trl_mmreason.data.files import write_whole
+from trl_mmreason.data.folders import write_whole
 from trl_mmreason.data.rows import DataError
 from trl_mmreason.evaluation.metrics import Estimate, number_from_json
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from trl_mmreason.data.files import write_whole
+from trl_mmreason.data.folders import write_whole
 from trl_mmreason.evaluation.curves import COLOURS, running_mean, style_axes
 from trl_mmreason.evaluation.metrics import Metric, aligned, metric_of, number_as_json
 from trl_mmreason.evaluation.question_table import QuestionTable

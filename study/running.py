@@ -22,7 +22,7 @@ from datasets import Dataset
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from trl_mmreason.data.files import write_whole
+from trl_mmreason.data.folders import write_whole
 from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import QuestionTable

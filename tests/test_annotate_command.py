@@ -7,7 +7,7 @@ from commands import rows_of, write_questions
 from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, step_judge_message
 from trl_mmreason.chain_of_step.template import ANSWER_END, ANSWER_START, REASONING_END, Chain, Step, render_chain
 from trl_mmreason.cli.main import main
-from trl_mmreason.data.sources import read_completions
+from trl_mmreason.data.row_sources import read_completions
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice.")]
 # What the policy says, however often it is asked; the right answer is always 7.

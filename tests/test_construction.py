@@ -10,8 +10,8 @@ from peft import LoraConfig, get_peft_model
 import trl_mmreason
 from trl_mmreason.baselines.two_turns import SCoReTrainer
 from trl_mmreason.compat.model_parts import freeze_vision_encoder, keep_adapters_frozen
-from trl_mmreason.data.files import NoSuchFolder
-from trl_mmreason.data.loading import load_rows
+from trl_mmreason.data.folders import NoSuchFolder
+from trl_mmreason.data.row_loading import load_rows
 from trl_mmreason.messages import completion_text
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.training.construction import all_rewards, check_rows

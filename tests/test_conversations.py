@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 from support import png, write_lines
 
-from trl_mmreason.data.loading import DataError, load_rows
+from trl_mmreason.data.row_loading import DataError, load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

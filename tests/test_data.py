@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from support import png, write_lines
 from trl.data_utils import prepare_multimodal_messages
 
-from trl_mmreason.data.loading import DataError, load_rows
+from trl_mmreason.data.row_loading import DataError, load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 NAMES = ["prompt", "images", "answer", "choices", "id", "category"]
@@ -247,7 +247,7 @@ def test_wrong_columns_and_options(row, options, message):
 
 def test_kept_columns(tmp_path, caplog):
     rows = [{"prompt": "p", "answer": "a", "reward": 0.5 * i, "steps": ["007"], "other": i} for i in range(3)]
-    with caplog.at_level(logging.INFO, "trl_mmreason.data.loading"):
+    with caplog.at_level(logging.INFO, "trl_mmreason.data.row_loading"):
         kept = load_rows(write_lines(tmp_path / "r.jsonl", rows), keep_columns=["reward", "steps"]).dataset
     assert kept.column_names == [*NAMES, "reward", "steps"]
     assert (kept["reward"][:], kept["steps"][0]) == ([0.0, 0.5, 1.0], ["007"])

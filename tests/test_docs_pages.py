@@ -63,7 +63,7 @@ def test_quoted_messages_are_in_the_code():
 def test_every_reason_to_leave_a_row_out_is_on_the_page_of_data():
     code = "".join(
         (ROOT / f"trl_mmreason/data/{name}.py").read_text(encoding="utf-8")
-        for name in ("rows", "row_values", "sources")
+        for name in ("rows", "row_values", "row_sources")
     )
     reasons = set(re.findall(r'RefusedValue\(\s*"([^"]+)"', code))
     assert len(reasons) > 15

@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 from trl_mmreason.cli.commands import command_options
 from trl_mmreason.cli.main import main
 from trl_mmreason.generation.transformers_engine import TransformersEngine
-from trl_mmreason.jobs import progress
+from trl_mmreason.jobs import run
 from trl_mmreason.jobs.store import Store, StoreError
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
@@ -92,7 +92,7 @@ def test_the_files_say_how_the_numbers_were_made(checkpoints, own, tmp_path, cap
 
 @pytest.mark.full
 def test_long_work_says_how_far_it_is_where_stderr_is_no_terminal(checkpoints, own, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.01)  # a minute
+    monkeypatch.setattr(run, "SECONDS_PER_LINE", 0.01)  # a minute
     evaluate(tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--batch-size", 1)
     said = [line.split(" units")[0] for line in capfd.readouterr().err.splitlines() if line.startswith("own: ")]
     assert len(set(said)) > 2, said

@@ -6,7 +6,7 @@ import pytest
 from hub_stub import HubStub
 from loopback import serving
 
-from trl_mmreason.data.files import NoSuchFolder, atomic_path, check_model_path, is_missing_path
+from trl_mmreason.data.folders import NoSuchFolder, atomic_path, check_model_path, is_missing_path
 
 
 def killed_while_writing(path):
@@ -62,7 +62,7 @@ def test_a_hub_id_of_which_nothing_is_cached_is_refused_offline(tmp_path):
 def checked_by(endpoint, folder):
     """What stderr says of `runs/nowhere`, where there is no folder `runs`, with this Hub."""
     hub = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "NO_PROXY": "127.0.0.1"}
-    command = "from trl_mmreason.data.files import check_model_path; check_model_path('runs/nowhere')"
+    command = "from trl_mmreason.data.folders import check_model_path; check_model_path('runs/nowhere')"
     done = subprocess.run(
         [sys.executable, "-c", command],
         cwd=folder,  # the checkout has a folder `runs` after the quickstart

@@ -14,7 +14,7 @@ from support import assert_weights, full_but, weights_of
 from transformers import TrainerCallback
 from trl import ModelConfig
 
-from trl_mmreason.data.files import FolderInUse, lock_folder, unlock_folder
+from trl_mmreason.data.folders import FolderInUse, lock_folder, unlock_folder
 from trl_mmreason.jobs.store import SettingsChanged
 from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.scripts.single_stage import (

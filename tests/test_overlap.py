@@ -30,7 +30,7 @@ from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepGRPOTrainer
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.generation import Sample
-from trl_mmreason.generation.chat import Chat
+from trl_mmreason.generation.engine import Chat
 from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict, get_accuracy_reward
 from trl_mmreason.grading.async_rewards import Ahead

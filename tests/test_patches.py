@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import conv3d
 
 from trl_mmreason.compat.patch_embedding import WholePatchConv3d, use_matrix_product_for_patches
-from trl_mmreason.generation.loading import load_model
+from trl_mmreason.generation.model_loading import load_model
 from trl_mmreason.miniature.tasks import make_problem
 from trl_mmreason.training.construction import prepare_policy
 

@@ -11,11 +11,10 @@ from every_trainer import REFLECTION, TRAINERS, make, rows_of, saved_base
 from picture_kinds import make_frames, make_pictures
 from support import adapo_trainer, full_but, load, prepared_batch, sft_trainer
 
-from trl_mmreason.data.images import pictures_of, plain_picture
-from trl_mmreason.data.loading import load_rows
+from trl_mmreason.data.images import data_url, pictures_of, plain_picture
+from trl_mmreason.data.row_loading import load_rows
 from trl_mmreason.generation.batch import encode
 from trl_mmreason.generation.engine import Request
-from trl_mmreason.generation.image_urls import data_url
 from trl_mmreason.generation.vllm_engine import prompt_of
 
 

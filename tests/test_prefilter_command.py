@@ -13,7 +13,7 @@ from processes import free_port
 from support import drawn_rows, full_but
 
 from trl_mmreason.cli.main import main
-from trl_mmreason.data.loading import load_rows
+from trl_mmreason.data.row_loading import load_rows
 from trl_mmreason.jobs.store import Store
 
 RULE = {"adapo": [], **{rule: ["--rule", rule, "--low", "0", "--high", "0.5"] for rule in ("share", "srpo")}}

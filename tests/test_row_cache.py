@@ -12,7 +12,7 @@ from support import png, write_lines
 
 from trl_mmreason.data import images as pictures
 from trl_mmreason.data import row_cache, row_values
-from trl_mmreason.data.loading import load_rows
+from trl_mmreason.data.row_loading import load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -13,7 +13,7 @@ from picture_kinds import make_frames, make_pictures, saved
 from support import png, write_lines
 
 from trl_mmreason.data.images import pictures_of
-from trl_mmreason.data.loading import DataError, RowProblem, load_rows
+from trl_mmreason.data.row_loading import DataError, RowProblem, load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -17,7 +17,7 @@ from trl import ModelConfig
 
 from trl_mmreason import ChainOfStepGRPOConfig
 from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments
-from trl_mmreason.data.files import NoSuchFolder
+from trl_mmreason.data.folders import NoSuchFolder
 from trl_mmreason.jobs.store import SettingsChanged
 from trl_mmreason.scripts import stages
 from trl_mmreason.scripts.refusals import WrongArgument

@@ -12,7 +12,7 @@ from scripted import Scripted
 from support import png, write_lines
 
 import trl_mmreason
-from trl_mmreason.data.loading import DataError, load_rows
+from trl_mmreason.data.row_loading import DataError, load_rows
 from trl_mmreason.data.unseen_media import refuse_unseen_media
 from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.jobs.answering import answer_questions

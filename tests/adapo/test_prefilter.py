@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 
 from trl_mmreason.adapo.prefilter import STAGE, prefilter
-from trl_mmreason.data.loading import load_rows
+from trl_mmreason.data.row_loading import load_rows
 from trl_mmreason.generation import Failure, Sample, SamplingParams, derive_seed
 from trl_mmreason.jobs.difficulty import difficulty_filter
 from trl_mmreason.jobs.store import SettingsChanged, Store

@@ -346,7 +346,7 @@ def test_one_turn_that_is_cut_is_dropped_too(checkpoints, rows, tmp_path):
 
 def test_ordinary_mistakes_are_named(checkpoints, rows, tmp_path):
     from trl_mmreason import AdaPOTrainer
-    from trl_mmreason.data.loading import LoadedRows
+    from trl_mmreason.data.row_loading import LoadedRows
 
     path, args = checkpoints("qwen2_5_vl"), adapo_config(tmp_path)
     dataset = Dataset.from_list(rows)

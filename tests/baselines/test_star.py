@@ -9,8 +9,8 @@ from support import SUPERVISED_RUN, changed_weights, drawn_rows, load, maker, we
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import first_revision, make_revisions
-from trl_mmreason.data.loading import load_rows
-from trl_mmreason.data.sources import read_source
+from trl_mmreason.data.row_loading import load_rows
+from trl_mmreason.data.row_sources import read_source
 from trl_mmreason.generation import Failure, Sample, SamplingParams
 from trl_mmreason.jobs.store import Store
 

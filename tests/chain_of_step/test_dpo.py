@@ -19,7 +19,7 @@ from trl_mmreason.chain_of_step.chains import read_path
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.generation.engine import Sample
-from trl_mmreason.generation.vllm_process import VLLMProcess
+from trl_mmreason.generation.vllm_engine import VLLMProcess
 from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems

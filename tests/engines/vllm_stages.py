@@ -17,7 +17,7 @@ from trl import ModelConfig
 
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.generation.protocols import Direct
-from trl_mmreason.generation.vllm_process import VLLMProcess
+from trl_mmreason.generation.vllm_engine import VLLMProcess
 from trl_mmreason.jobs.store import Store
 from trl_mmreason.scripts import stages
 from trl_mmreason.scripts.sections import StagedArguments
@@ -28,7 +28,7 @@ NOTED = []
 
 def vllm_processes():
     """How many vLLM processes of this one are alive."""
-    return sum("vllm_process" in " ".join(child.cmdline()) for child in psutil.Process().children())
+    return sum("vllm_engine" in " ".join(child.cmdline()) for child in psutil.Process().children())
 
 
 class NotingProcess(VLLMProcess):

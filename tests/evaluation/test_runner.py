@@ -16,12 +16,12 @@ from trl_mmreason.evaluation.provenance import digest_of
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import ANSWERS, evaluate
 from trl_mmreason.generation import Failure, SamplingParams
-from trl_mmreason.generation.chat import Chat
+from trl_mmreason.generation.engine import Chat
 from trl_mmreason.generation.protocols import Direct, TwoTurn
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Grader, JudgeGrader
-from trl_mmreason.jobs.answering import verdict_stage
 from trl_mmreason.jobs.store import Record, SettingsChanged, Store
+from trl_mmreason.jobs.verdicts import verdict_stage
 from trl_mmreason.srpo.protocols import Reflection
 
 SHORT = SamplingParams(max_new_tokens=8, temperature=0.0)

@@ -4,7 +4,7 @@ import pytest
 from chat_stub import Handler, chat_stub
 from support import words_and_digest
 
-from trl_mmreason.generation.chat import Chat
+from trl_mmreason.generation.engine import Chat
 from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.grading.grader import grader_settings

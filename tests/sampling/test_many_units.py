@@ -2,19 +2,18 @@
 
 import tracemalloc
 
-import datasets
 import pytest
 from datasets import Dataset
 
 from trl_mmreason.generation.engine import Sample
 from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.grading import Grader, Verdict
-from trl_mmreason.jobs.answering import Answers, _StoredSamples, answer_questions
+from trl_mmreason.jobs.answering import answer_questions
 from trl_mmreason.jobs.database import Database
-from trl_mmreason.jobs.export import to_dataset
 from trl_mmreason.jobs.questions import remember_questions
 from trl_mmreason.jobs.run import run
 from trl_mmreason.jobs.store import Record
+from trl_mmreason.jobs.verdicts import StoredSamples
 
 STAGE, SAMPLES = "answers", 8
 FEW, MANY = 2_000, 8_000
@@ -122,7 +121,7 @@ def test_questions_are_remembered_some_at_a_time(store):
 def test_grading_finds_what_there_is_in_few_bytes_a_sample(store):
     """Beside its id, an eighth of some 60 bytes."""
     answer(store, MANY)
-    assert bytes_a_unit(lambda rows: _StoredSamples(Answers(rows, SAMPLES, 1, store, STAGE, "verdicts"), rows)) < 30
+    assert bytes_a_unit(lambda rows: StoredSamples(store, STAGE, SAMPLES, rows)) < 30
 
 
 def test_grading_reads_a_sample_once(store, reads):
@@ -137,24 +136,3 @@ def test_a_graded_sample_is_read_by_two_queries(store, reads):
     reads.clear()
     assert sum(sample["turns"][0]["correct"] for samples in answers for sample in samples) == FEW
     assert len(reads) == 2 * FEW
-
-
-@pytest.mark.full
-def test_an_export_holds_a_number_of_each_unit(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    stages = []
-
-    def work(rows):
-        stages.append(f"{STAGE} {len(stages)}")  # another one each time: the same contents are not exported twice
-        run(
-            store,
-            stages[-1],
-            rows,
-            lambda batch: [{"text": stages[-1]}] * len(batch),
-            settings={},
-            n=SAMPLES,
-            batch_size=500,
-        )
-        assert len(to_dataset(store, stages[-1])) == len(rows) * SAMPLES
-
-    assert bytes_a_unit(work) < 60

@@ -6,7 +6,7 @@ import time
 import pytest
 from processes import begin
 
-from trl_mmreason.jobs.merge import MergeConflict, StageCount, merge_stores
+from trl_mmreason.jobs.merge_stores import MergeConflict, StageCount, merge_stores
 from trl_mmreason.jobs.store import Record, Store
 
 SETTINGS = {"model": "m", "sampling_params": {"temperature": 1.0, "top_p": 1.0}}

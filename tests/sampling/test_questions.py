@@ -130,20 +130,6 @@ def test_another_picture_under_an_id_is_refused(tmp_path, form):
             remember(path, Dataset.from_list([row(images=[str(tmp_path / "picture.png")])]))
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_store_that_did_not_record_pictures_is_refused_where_there_are_any(tmp_path, recorded):
-    """Older versions recorded the words alone, and a judge's stage nothing."""
-    path = tmp_path / "s.sqlite"
-    with Store(path) as store:
-        if recorded:
-            remember_questions(store, STAGE, Dataset.from_list([row(), row("dogs")]))
-        store.open_stage(STAGE, {})
-        store.save(STAGE, [Record("cats", 0, "done", {})])
-    remember(path, [row()])
-    with pytest.raises(SettingsChanged, match="  images of 'cats'\n.*an older version, which did not record them"):
-        remember(path, Dataset.from_list([row(images=[Pictures.new("RGB", (2, 2))])]))
-
-
 # ------------------------------------------------------------------------------------------------------------ pipelines
 
 

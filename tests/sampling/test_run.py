@@ -16,7 +16,7 @@ from store_worker import SETTINGS, payload
 
 from trl_mmreason.generation import Failure
 from trl_mmreason.generation.engine import UnsuitableEngine
-from trl_mmreason.jobs import progress
+from trl_mmreason.jobs import run as run_module
 from trl_mmreason.jobs.run import Summary, run
 from trl_mmreason.jobs.store import SettingsChanged, StoreError, Unit
 
@@ -309,25 +309,23 @@ def slow_outcome(row, index):
 
 
 @pytest.mark.full
-def test_without_a_terminal_there_is_no_bar_but_a_line_a_minute(store, capfd, monkeypatch):
-    """Also while a batch takes longer than that; a run of less than a minute writes none."""
+def test_without_a_terminal_there_is_no_bar_but_a_line_per_minute(store, capfd, monkeypatch):
+    """A run of less than a minute writes none."""
     do(store, 2, outcome, batch_size=2, retries=0, description="sampling")
     assert capfd.readouterr().err == ""
-    monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.05)  # a batch takes 0.4 seconds
+    monkeypatch.setattr(run_module, "SECONDS_PER_LINE", 0.05)  # a batch takes 0.4 seconds
     do(store, 6, slow_outcome, batch_size=2, retries=0, description="sampling")
     printed = capfd.readouterr()
     assert printed.out == ""
     lines = printed.err.splitlines()
-    counts = [line.split(" units")[0] for line in lines]
-    assert list(dict.fromkeys(counts)) == [f"sampling: {done} of 6" for done in (2, 4)]
-    assert len(counts) > 4
-    assert lines[0].endswith("? left, 0.0% truncated, 1 failed")
+    assert [line.split(" units")[0] for line in lines] == [f"sampling: {done} of 6" for done in (4, 6)]
+    assert lines[0].endswith("00:00 left, 0.0% truncated, 1 failed")
     assert lines[-1].endswith("left, 0.0% truncated, 1 failed")
 
 
 @pytest.mark.full
 def test_other_processes_than_the_first_write_no_lines(store, capfd, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.05)
+    monkeypatch.setattr(run_module, "SECONDS_PER_LINE", 0.05)
     for rank in (1, 0):
         do(store, 4, slow_outcome, batch_size=1, rank=rank, world_size=2)
         assert bool(capfd.readouterr().err) == (rank == 0)

@@ -141,7 +141,7 @@ def test_a_slow_server_gets_fewer_calls_and_all_servers_get_the_same_calls():
 
 def test_a_server_that_hangs_loses_its_calls(monkeypatch, caplog):
     """It takes connections and says nothing, as a machine does that ran out of memory."""
-    monkeypatch.setattr("trl_mmreason.generation.chat_completions.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("trl_mmreason.generation.servers.CONNECT_SECONDS", 0.1)
     with chat_stub(Quick) as there, chat_stub(Mute) as mute:
         settings = {"concurrency": 2, "timeout_seconds": 0.5, "max_retries": 0, "suppressed_ids": ()}
         engine = ServerEngine("m", [mute.url, there.url], **settings)

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaF
 
 from trl_mmreason.generation import Failure, Request, SamplingParams
 from trl_mmreason.generation.batch import encode
-from trl_mmreason.generation.loading import load_processor, processor_fingerprint, sees_pictures
+from trl_mmreason.generation.model_loading import load_processor, processor_fingerprint, sees_pictures
 from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.vllm_engine import VLLMEngine, prompt_of

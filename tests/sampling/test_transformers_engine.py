@@ -20,7 +20,7 @@ from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.generation import Failure, Request, SamplingParams, derive_seed
 from trl_mmreason.generation.batch import collate, encode, end_of_turn_ids, generate
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
-from trl_mmreason.generation.transformers_engine import TransformersEngine, _windows
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.training.checkpoint import CheckpointError
 
 GREEDY = SamplingParams(max_new_tokens=8, temperature=0)
@@ -519,11 +519,6 @@ class TestBatches:
             engine.sample(requests, GREEDY)
         shapes = [shape for shape in shapes if shape[1] > 1]  # of prompts
         assert shapes == [(2, shortest + 80), (2, shortest + 40), (2, shortest + 1)]  # 90 51, 50 12, 11 10
-
-    def test_a_window_holds_no_more_pixels_than_it_needs(self):
-        requests = [Request(QUESTION, n=n) for n in (3, 3, 9, 1, 1)]
-        windows = list(_windows(requests, 6))
-        assert [[request.n for request in window] for window in windows] == [[3, 3], [9], [1, 1]]
 
 
 class TestCollate:

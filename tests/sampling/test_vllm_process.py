@@ -14,9 +14,8 @@ import pytest
 import torch
 from support import drawn_rows
 
-from trl_mmreason.generation import Failure, Request, SamplingParams, vllm_process
-from trl_mmreason.generation.vllm_engine import VLLMEngine
-from trl_mmreason.generation.vllm_process import VLLMProcess, environment_of_one
+from trl_mmreason.generation import Failure, Request, SamplingParams, vllm_engine
+from trl_mmreason.generation.vllm_engine import VLLMEngine, VLLMProcess, environment_of_one
 
 STAND_IN = """
 import json, os
@@ -99,7 +98,7 @@ def test_it_ends_when_it_is_closed_and_begins_again_when_it_is_asked(engine):
 def test_it_ends_with_the_process_that_began_it(checkpoints):
     script = (
         "import json, os; from trl_mmreason.generation import Request, SamplingParams;"
-        "from trl_mmreason.generation.vllm_process import VLLMProcess;"
+        "from trl_mmreason.generation.vllm_engine import VLLMProcess;"
         f"engine = VLLMProcess({checkpoints('qwen2_5_vl')!r});"
         f"[[sample]] = engine.sample([Request({QUESTION!r})], SamplingParams());"
         "print(json.loads(sample.text)['process'], flush=True); os.kill(os.getpid(), 9)"
@@ -153,7 +152,7 @@ def test_settings_are_those_of_a_vllm_in_this_process(checkpoints):
 
 @pytest.mark.parametrize("name", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
 def test_one_of_several_processes_asks_for_no_second_gpu(monkeypatch, checkpoints, name):
-    monkeypatch.setattr(vllm_process, "patient_state", lambda: SimpleNamespace(num_processes=8))
+    monkeypatch.setattr(vllm_engine, "patient_state", lambda: SimpleNamespace(num_processes=8))
     with pytest.raises(ValueError, match=f"got {name}=2 in each of 8 processes, expected 1"):
         VLLMProcess(checkpoints("qwen2_5_vl"), **{name: 2})
 
@@ -176,7 +175,7 @@ def test_one_of_several_processes_asks_for_no_second_gpu(monkeypatch, checkpoint
 )
 def test_it_sees_the_gpu_of_its_process_and_nothing_of_the_launcher(monkeypatch, processes, device, given, seen):
     state = SimpleNamespace(num_processes=processes, device=torch.device(device))
-    monkeypatch.setattr(vllm_process, "patient_state", lambda: state)
+    monkeypatch.setattr(vllm_engine, "patient_state", lambda: state)
     launcher = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "ACCELERATE_USE_FSDP"}
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

@@ -28,8 +28,8 @@ from ..grading.reward import items_of
 from ..jobs.answering import JoinedRows, answer_questions
 from ..jobs.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
 from ..jobs.difficulty import Filtered, tally, usable_questions
-from ..jobs.export import join_source_columns
 from ..jobs.questions import remember_questions
+from ..jobs.source_rows import join_source_columns
 from ..jobs.store import Store
 from ..messages import question_text, with_system_message
 from .chains import SAMPLING_PARAMS, Path

@@ -33,13 +33,12 @@ from trl import DPOTrainer
 from ..compat.chat_template import token_counter
 from ..compat.model_parts import freeze_vision_encoder
 from ..compat.sharding import whole_parameters
-from ..data.files import atomic_path, write_whole
+from ..data.folders import atomic_path, write_whole
 from ..generation.engine import Engine, Failure, SamplingParams
-from ..generation.loading import fingerprint
+from ..generation.model_loading import fingerprint, whole_policy
 from ..generation.protocols import Direct
 from ..generation.transformers_engine import TransformersEngine
-from ..generation.vllm_process import VLLMProcess
-from ..generation.whole_policy import whole_policy
+from ..generation.vllm_engine import VLLMProcess
 from ..grading import Grader, grader_or_rules
 from ..jobs.answering import Answers, answer_questions, score_answers
 from ..jobs.store import Store

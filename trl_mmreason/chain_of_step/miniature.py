@@ -13,7 +13,7 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
-from ..data.files import atomic_path
+from ..data.folders import atomic_path
 from ..generation.engine import Engine
 from ..jobs.store import Store
 from ..miniature.cold_start import greedy_accuracy

@@ -19,7 +19,7 @@ from datasets import Dataset, Features, Value
 
 from ..data.images import PICTURE_COLUMNS
 from ..data.rows import MESSAGES
-from ..jobs.export import join_source_columns
+from ..jobs.source_rows import join_source_columns
 from .chains import Path, mean, path_score
 from .objective import last_part_mask, select_pairs
 from .protocols import path_of

@@ -30,7 +30,7 @@ from ..compat.model_parts import placeholder_ids
 from ..compat.replaced import replaced
 from ..data.images import pictures_of
 from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
-from ..generation.loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint
+from ..generation.model_loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint
 from ..messages import completion_text
 from .template import ANSWER_END, STEP_END, ChainError, ScorableText, scored_ends
 from .tokens import chain_token_ids

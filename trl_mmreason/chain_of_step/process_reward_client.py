@@ -19,15 +19,9 @@ from typing import Any
 import torch
 
 from ..data.images import DECODING_ERRORS, pictures_of
-from ..generation.chat_completions import (
-    RequestFailed,
-    chat_messages,
-    error_message,
-    import_openai,
-    public_address,
-    without_key,
-)
 from ..generation.engine import Request
+from ..generation.server_engine import chat_messages
+from ..generation.servers import RequestFailed, error_message, import_openai, public_address, without_key
 from .chains import ProcessReward
 from .process_reward import ProcessRewardModel, Scores, UnscorableRow, count_parts, read_completion
 from .template import ANSWER_END, SPECIAL_TOKENS, STEP_END

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import __version__
-from ..data.suggestions import suggestion
+from ..data.user_text import suggestion
 from ..scripts.refusals import exit_on_refusal
 from ..training.documented import HelpFormatter
 from .commands import (

@@ -59,23 +59,14 @@ def open_picture(value: Any) -> Any:
             returned as it is, for transformers to fetch.
 
     Raises:
-        FileNotFoundError: it is the path of a file that does not exist.
-        DECODING_ERRORS: it cannot be read.
+        FileNotFoundError: a file does not exist.
+        DECODING_ERRORS: the picture cannot be read.
         TypeError: it is something else, or a dictionary with other keys.
     """
-    if isinstance(value, Image.Image):
-        return plain_picture(value)
-    if isinstance(value, Mapping):
-        value = _recorded(value)
-    if isinstance(value, str) and value.startswith(_LINKS):
-        return value
-    if isinstance(value, str | os.PathLike) and _is_path(str(value)):
-        return plain_picture(decode(_existing(value)))
-    if isinstance(value, str):
-        value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
-    if isinstance(value, bytes):
-        return plain_picture(decode(value))
-    raise TypeError(f"A picture is {value!r:.80} ({type(value).__name__}); expected a PIL picture, a path or bytes.")
+    source = _source(value)
+    if isinstance(source, Path | bytes):
+        source = decode(source)
+    return source if isinstance(source, str) else plain_picture(source)
 
 
 def pictures_of(row: Mapping[str, Any]) -> list[Any]:
@@ -124,11 +115,21 @@ def _is_no_picture(value: Any) -> bool:
     )
 
 
-def _recorded(record: Mapping[str, Any]) -> Any:
-    """The bytes or the path of a picture's record."""
-    if problem := record_problem(record):
+def _source(value: Any) -> Image.Image | Path | bytes | str:
+    """A picture of a row as a PIL picture, the path or the bytes of a file, or a link; see `open_picture`."""
+    if problem := record_problem(value):
         raise TypeError(f"A picture is {problem}.")
-    return record.get("bytes") or record.get("path") or b""
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path") or b""
+    if isinstance(value, str) and value.startswith(_LINKS):
+        return value
+    if isinstance(value, str | os.PathLike) and "." in str(value) and not str(value).startswith("data:"):
+        return _existing(value)
+    if isinstance(value, str):  # a data URL or base64, whose letters have no dot
+        value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
+    if isinstance(value, Image.Image | bytes):
+        return value
+    raise TypeError(f"A picture is {value!r:.80} ({type(value).__name__}); expected a PIL picture, a path or bytes.")
 
 
 def record_problem(value: Any) -> str | None:
@@ -167,13 +168,12 @@ def picture_digest(value: Any) -> bytes:
     Raises:
         FileNotFoundError: it is the path of a file that does not exist.
     """
-    if isinstance(value, Mapping):
-        value = _recorded(value)
-    if isinstance(value, Image.Image):
-        value = f"{value.mode} {value.size} ".encode() + value.tobytes()
-    elif isinstance(value, str | os.PathLike) and _is_path(str(value)) and not str(value).startswith(_LINKS):
-        value = _existing(value).read_bytes()
-    return hashlib.sha256(value.encode() if isinstance(value, str) else value).digest()
+    source = _source(value)
+    if isinstance(source, Image.Image):
+        source = f"{source.mode} {source.size} ".encode() + source.tobytes()
+    elif isinstance(source, Path):
+        source = source.read_bytes()
+    return hashlib.sha256(source.encode() if isinstance(source, str) else source).digest()
 
 
 def decode(source: str | os.PathLike | bytes) -> Image.Image:
@@ -233,14 +233,9 @@ def _existing(path: str | os.PathLike) -> Path:
     if not os.path.isfile(path):
         raise FileNotFoundError(
             f"The picture {str(path)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
-            "data set with trl_mmreason.data.loading.load_rows, which checks all rows before training."
+            "data set with trl_mmreason.data.row_loading.load_rows, which checks all rows before training."
         )
     return Path(path)
-
-
-def _is_path(picture: str) -> bool:
-    """Whether a picture's string is a path. Data URLs are none, and base64, whose letters have no dot."""
-    return "." in picture and not picture.startswith("data:")
 
 
 def png_of(image: Image.Image) -> bytes:
@@ -248,15 +243,30 @@ def png_of(image: Image.Image) -> bytes:
     return picture_file(_shrunk(image), "PNG")
 
 
+def data_url(image: Image.Image) -> str:
+    """Encode as the data URL of a PNG file, as models see it (`plain_picture`), without metadata.
+
+    Raises:
+        DECODING_ERRORS: the picture cannot be read.
+    """
+    plain = plain_picture(image).copy()
+    plain.info = {}
+    return _url("png", picture_file(plain, "PNG", compress_level=1))  # a fifth of the usual time, a sixth more bytes
+
+
 def page_data_url(image: Image.Image) -> str:
     """Encode as a data URL, shrunk if it is large, and as JPEG if that is much smaller."""
     picture = _shrunk(image)
-    file, kind = picture_file(picture, "PNG"), "png"
+    file = picture_file(picture, "PNG")
     if len(file) > _LARGE_BYTES:
         jpeg = picture_file(picture, "JPEG", quality=85)
         if len(jpeg) < len(file) / 2:
-            file, kind = jpeg, "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(file).decode('ascii')}"
+            return _url("jpeg", jpeg)
+    return _url("png", file)
+
+
+def _url(kind: str, file: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
 
 
 def _shrunk(image: Image.Image) -> Image.Image:

@@ -24,26 +24,17 @@ from datasets import Dataset
 from ..grading.version import grader_version
 from ..messages import pictures_inside
 from .images import present_pictures
+from .row_sources import parsed_lines
 from .rows import RowReader
-from .sources import parsed_lines
 
 _KEPT_SECONDS = 30 * 24 * 3600
 _ROWS_AT_ONCE = 1000
-_READERS = ("loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py")
+_READERS = ("row_loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py")
 
 
 def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_json: bool) -> dict[str, Any]:
-    """Arguments of `Dataset.map` that let it load what an earlier call of equal content wrote.
-
-    Equal are the rows, the arguments, this package's code, and path, size and time of change of every picture that has
-    a file of its own.
-
-    Args:
-        raw: the rows before the check.
-        reader: checks them.
-        keep: columns that are kept beside ours.
-        is_json: whether the rows are lines of JSON.
-    """
+    """Arguments of `Dataset.map` that let it load what an earlier call wrote with the same rows (`raw`, lines of JSON
+    or not), arguments and code, and with path, size and time of change of every picture file."""
     if not datasets.is_caching_enabled():
         return {"load_from_cache_file": False}
     arguments = (raw._fingerprint, sorted(vars(reader).items()), list(keep), _reader_version())

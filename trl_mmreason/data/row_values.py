@@ -6,7 +6,7 @@ import math
 import os
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,8 @@ class RefusedValue(Exception):
 
 
 def as_declared(value: Any, feature: Any) -> Any:
-    """A value as its column's type means it: a class's number as its name, a short float as its shortest decimal.
-
-    Args:
-        value: value as Arrow gives it: a class as its number, a float of 16 or 32 bits with the digits of 64.
-        feature: type of the column; `None` if it has none, as in JSON.
-    """
+    """A value of Arrow as its column's type (`None` in JSON) means it: a class's number as its name, a float of 16 or
+    32 bits as its shortest decimal."""
     if isinstance(feature, List | LargeList) and isinstance(value, list):
         return [as_declared(one, feature.feature) for one in value]
     if isinstance(feature, dict) and isinstance(value, Mapping):
@@ -191,22 +187,12 @@ def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
 
     Args:
         value: one picture or a list of them, or any form of none (`present_pictures`). A picture is a path, the bytes
-            of a picture file, or a dictionary with "bytes" or "path".
-        image_root: the folder that relative paths start from.
+            of a file, or a dictionary with "bytes" or "path".
+        image_root: folder that relative paths start from.
     """
     if problem := gap_problem(value):
         raise RefusedValue("missing picture", f"the row has {problem}")
     return [_read_picture(picture, image_root) for picture in present_pictures(value)]
-
-
-def read_inside(pictures: Sequence[Any], image_root: Path, *, beside: int) -> list[dict[str, Any]]:
-    """`read_images` for pictures inside messages; `beside` are those in the column of pictures."""
-    if beside:
-        raise RefusedValue(
-            "pictures in two places",
-            f"the messages hold {len(pictures)} picture(s) and the column of pictures {beside}; keep them in one place",
-        )
-    return [_read_picture(picture, image_root) for picture in pictures]
 
 
 def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:

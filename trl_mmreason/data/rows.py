@@ -1,8 +1,7 @@
 """Check one row of a data source, and convert it to the package's format.
 
-Everything here sees one row at a time and keeps nothing, so that `data.load_rows` can run it over any number of
-rows in several processes. A value that cannot be used raises `RefusedValue`; `RowReader.check` turns that into an entry
-of the row's list of problems, so that one row can report all its mistakes at once.
+A value that cannot be used raises `RefusedValue`; `RowReader.check` turns that into an entry of the row's list of
+problems, so that one row can report all its mistakes at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from .row_values import (
     read_answers,
     read_choices,
     read_images,
-    read_inside,
     read_label,
     show,
     wrong_type,
@@ -95,13 +93,13 @@ class RowReader:
     """Reads and checks the rows of one source.
 
     Attributes:
-        columns: our name → the source's column; a name that the source does not have is absent. One column for
-            `prompt` and `answer` holds conversations, whose last turn is the answer.
-        image_root: the folder that relative paths of pictures start from.
-        source_name: used for the ids of rows that have none of their own.
-        system_prompt: put before every prompt as a system message, or None.
-        unread: columns that are left out, in which a row is searched for media that its model would not see.
-        features: types of the source's columns; empty for JSON, which has none.
+        columns: our name → the source's column, for those that the source has. One column for `prompt` and `answer`
+            holds conversations, whose last turn is the answer.
+        image_root: folder that relative paths of pictures start from.
+        source_name: beginning of the ids of rows without one.
+        system_prompt: put before every prompt as a system message.
+        unread: further columns, which are searched for media that the model would not see.
+        features: types of the source's columns; empty for JSON.
     """
 
     columns: Mapping[str, str]
@@ -114,7 +112,7 @@ class RowReader:
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the six columns of the common row, and `problems`: a list of column, reason and message.
 
-        A value that was refused is None or empty in the result. `answer` is a list of strings here in any case.
+        A refused value is None or empty. `answer` is always a list of strings.
         """
         problems: list[dict[str, str]] = []
         values = {
@@ -136,7 +134,7 @@ class RowReader:
 
         images = read("images", lambda value: read_images(value, self.image_root)) or []
         if inside:
-            images = read("prompt", lambda _: read_inside(inside, self.image_root, beside=len(images))) or []
+            images = read("prompt", lambda _: self._read_inside(inside, len(images))) or []
         image_count = None if problems else len(images)
         unread = {column: row.get(column) for column in self.unread}
         read_ones = None if problems else [*present_pictures(values.get("images")), *inside]
@@ -155,32 +153,38 @@ class RowReader:
             "problems": problems,
         }
 
+    def _read_inside(self, pictures: list[Any], beside: int) -> list[dict[str, Any]]:
+        """Pictures inside messages, of which a row with pictures `beside` them has none."""
+        if beside:
+            message = f"the messages hold {len(pictures)} picture(s) and the column of pictures {beside}"
+            raise RefusedValue("pictures in two places", f"{message}; keep them in one place")
+        return read_images(pictures, self.image_root)
+
     def _dropped_text(self, row: Row) -> list[dict[str, str]]:
         """Columns of the row that belong to its prompt and are not read."""
         column = self.columns.get("prompt", "")
-        beside = [one for one in _BESIDE_PROMPT.get(column, ()) if row.get(one) and one not in self.columns.values()]
-        if self.system_prompt is not None and "system" in beside:
-            beside.remove("system")
+        read = {*self.columns.values(), *(["system"] if self.system_prompt is not None else [])}
         return [
             RefusedValue(
                 "text beside the prompt",
                 f"it holds {show(row[one])}, which belongs to the prompt, and only {column!r} is read; write it into "
                 f"{column!r} (system as a system message), or empty this column",
             ).in_column(one)
-            for one in beside
+            for one in _BESIDE_PROMPT.get(column, ())
+            if row.get(one) and one not in read
         ]
 
 
 def read_prompt(value: Any, image_count: int | None, system_prompt: str | None = None) -> list[dict[str, str]]:
-    """Return messages with string contents, without `<image>` placeholders.
+    """Return messages with string contents.
+
+    TRL puts the pictures before the first user message, so `<image>` is removed at the two ends of that message, and
+    refused anywhere else.
 
     Args:
         value: a string, which becomes a user message, or a list of messages.
-        image_count: how many pictures the row has; None if unknown, and then placeholders are not counted.
-        system_prompt: goes first as a system message, or None.
-
-    TRL puts the pictures before the first user message itself, so placeholders at the two ends of that message are
-    taken off; one anywhere else would lose its meaning and is refused.
+        image_count: number of the row's pictures; None if unknown, and then placeholders are not counted.
+        system_prompt: put first as a system message.
     """
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(messages, list):

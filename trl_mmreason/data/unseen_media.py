@@ -85,10 +85,10 @@ def unseen_media(
 
     Args:
         unread: column → value, pictures as they are stored.
-        pictures: those of this row that the model sees, as they are stored; `None` if they cannot be read. A row with
-            pictures may name the video, or the file, that they come from, but not hold another picture.
-        image_root: the folder that relative paths start from.
-        fix: option that reads the column of this name as pictures.
+        pictures: the row's pictures that the model sees, as they are stored; `None` if they cannot be read. A row with
+            pictures may name the video or the file that they come from, but not hold another picture.
+        image_root: folder that relative paths start from.
+        fix: how a column of this name is read as that of pictures.
     """
     alone = pictures == []
     for column, value in unread.items():
@@ -137,15 +137,7 @@ def mark_problem(text: str) -> Unseen | None:
 
 
 def refuse_unseen_media(name: str, dataset: Dataset) -> None:
-    """Refuse a data set in whose rows the model would not see what belongs to them.
-
-    Args:
-        name: what the data set is and whose, for the error.
-        dataset: rows with `prompt`, and `images` or `image` if the model sees any.
-
-    Raises:
-        ValueError: names the row, and says what it holds.
-    """
+    """Refuse a data set (`name` in errors) that holds media which the model would not see, and name the row."""
     if dataset.format["type"] == "custom":
         return  # what its transform makes of the columns is not known
     others = [column for column in dataset.column_names if column not in (*_READ, *PICTURE_COLUMNS)]

@@ -16,7 +16,7 @@ import PIL.Image
 import pyarrow.parquet as pq
 from datasets import Dataset, Image
 
-from ..data.files import atomic_path, write_whole
+from ..data.folders import atomic_path, write_whole
 from ..data.rows import DataError
 from ..generation.engine import Failure
 from ..messages import question_text

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..data.files import write_whole
+from ..data.folders import write_whole
 from ..data.images import page_data_url
 from .metrics import Estimate, Metric, metric_of
 from .plots import Plot

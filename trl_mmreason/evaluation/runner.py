@@ -17,9 +17,9 @@ from datasets import Dataset
 
 from ..generation.engine import Engine, Failure, SamplingParams, UnsuitableEngine
 from ..generation.protocols import AnsweringProtocol
-from ..jobs.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
-from ..jobs.judging_again import judge_is_silent
+from ..jobs.answering import answer_in_memory, answer_questions, distinct_ids
 from ..jobs.store import Store
+from ..jobs.verdicts import TEXTS, judge_is_silent
 
 ANSWERS = "answers"
 """The stage of the store that keeps what was said."""

@@ -1,7 +1,7 @@
 """Batched generation with any transformers model, vision-language or text-only.
 
-A conversation is encoded by itself, and rows are padded and put together here. So the processor's padding side does not
-matter, a conversation that cannot be encoded harms no other, and batches may mix rows with and without pictures.
+Conversations are encoded one by one, so that one which cannot be encoded harms no other, and rows are padded here: the
+processor's padding side does not matter, and batches may mix rows with and without pictures.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ class Prompt:
 
     Attributes:
         ids: token ids, without padding.
-        token_fields: what the family wants to know of each token; 0 means text.
-        picture_fields: what it wants to know of the pictures; the first dimension counts pictures, tiles or patches.
-            Empty without pictures.
+        token_fields: the family's further inputs per token; 0 means text.
+        picture_fields: the family's inputs of pictures; the first dimension counts pictures, tiles or patches.
     """
 
     ids: list[int]
@@ -141,11 +140,8 @@ def images_in(message: Mapping[str, Any]) -> list[PIL.Image.Image]:
 def conversation_of(
     processing_class: ProcessingClass, messages: Sequence[Mapping[str, Any]], images: Sequence[PIL.Image.Image]
 ) -> list[dict[str, Any]]:
-    """Messages for the chat template: in parts with pictures for a processor, as strings for a tokenizer.
-
-    Raises:
-        ValueError: there are pictures and only a tokenizer.
-    """
+    """Messages for the chat template: in parts with pictures for a processor, as strings for a tokenizer, which refuses
+    pictures by a `ValueError`."""
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # imported late: TRL takes seconds to load
 
@@ -169,13 +165,10 @@ def encode(
     """Render a conversation up to the assistant's turn.
 
     Args:
-        processing_class: the model's processor, or a text-only model's tokenizer.
-        messages: messages with text contents; the last one is not the assistant's.
-        images: put before the first user message.
+        processing_class: the model's processor, or a text-only model's tokenizer, which refuses pictures.
+        messages: messages with text contents, the last one not the assistant's.
+        images: pictures, put before the first user message.
         **template: arguments of the chat template.
-
-    Raises:
-        ValueError: there are pictures and only a tokenizer.
     """
     conversation = conversation_of(processing_class, messages, images or [])
     fields = dict(
@@ -251,11 +244,10 @@ def generate(
     """Answer a batch of prompts.
 
     Args:
-        model: a policy that `generate` works on, in evaluation mode.
+        model: policy in evaluation mode.
         processing_class: its processor or tokenizer.
-        prompts: result of `encode`. One that is there several times is read once.
-        **settings: arguments of `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as
-            training does not know them either.
+        prompts: results of `encode`. One that is there several times is read once.
+        **settings: arguments of `generate`; greedy decoding by default. The checkpoint's own settings do not count.
 
     Returns:
         The ids of each answer, up to and including its end-of-turn token if there is one.
@@ -313,9 +305,9 @@ def warn_of_ignored_settings(
 
     Args:
         name: name of the trainer or engine.
-        model: model whose `generation_config.json` came with the checkpoint.
-        own: the party's settings; what they leave open transformers would take from the checkpoint's.
-        effect: the consequence, as the end of a sentence.
+        model: the model, with the settings of its checkpoint's `generation_config.json`.
+        own: settings of the trainer or engine.
+        effect: end of the sentence.
     """
     checkpoint = without_adapters(model).generation_config.to_diff_dict()
     ignored = {

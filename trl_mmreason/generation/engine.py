@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 import PIL.Image
@@ -118,6 +118,34 @@ class Engine(Protocol):
         """Sample n answers to each request, in order. A faulty request gets a `Failure`; a fault of the engine itself
         (no connection, no memory) raises."""
         ...
+
+
+@dataclass(frozen=True)
+class Chat:
+    """An engine as the chat of a judge, with one reply per conversation: `JudgeGrader(Chat(engine))`.
+
+    Attributes:
+        engine: engine that replies.
+        sampling_params: greedy by default, as the same question should get the same judgement.
+    """
+
+    engine: Engine
+    sampling_params: SamplingParams = SamplingParams(max_new_tokens=512, temperature=0.0)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that determines the replies."""
+        return {"engine": self.engine.settings, "sampling_params": asdict(self.sampling_params)}
+
+    @property
+    def works_elsewhere(self) -> bool:
+        """Whether the engine runs in another process."""
+        return getattr(self.engine, "works_elsewhere", False)
+
+    def __call__(self, conversations: Sequence[list[dict[str, str]]]) -> list[str | Failure]:
+        """Reply to each conversation, or say why there is no reply."""
+        replies = self.engine.sample([Request(conversation) for conversation in conversations], self.sampling_params)
+        return [reply if isinstance(reply, Failure) else reply[0].text for reply in replies]
 
 
 def derive_seed(*parts: object) -> int:

@@ -1,8 +1,7 @@
 """Protocols: how a question is put to a policy, and which parts of its replies are graded.
 
-`Direct` and `TwoTurn` are here. The protocols that read a method's own format live with it, such as
-`srpo.protocols.Reflection` and `chain_of_step.protocols.Chains` (best-of-n with a process reward model). A protocol of
-your own is anything that has what `AnsweringProtocol` says.
+`Direct` and `TwoTurn` are here; a method's own protocols live with it. A protocol of your own is anything that has what
+`AnsweringProtocol` says.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Answered(NamedTuple):
     """One sample.
 
     Attributes:
-        turns: the answers that were given, the last one final.
+        turns: answers, the last one final.
         finish_reasons: "stop" or "length" of each generation.
         tokens: number of sampled tokens; `None` if the engine does not say.
         problem: what is wrong with the form of the text, if the protocol wants one.
@@ -43,7 +42,7 @@ class Answered(NamedTuple):
         step_scores, answer_score: a scorer's opinion of these steps, and of the answer after them, in [0, 1].
         score: score of the sample, by which best-of-n chooses.
         logprobs: log-probabilities of the sampled tokens, in nats, if requested.
-        extra: what else the protocol keeps of it, as JSON.
+        extra: other values that the protocol keeps, as JSON.
     """
 
     turns: Sequence[AnsweredTurn]
@@ -59,7 +58,13 @@ class Answered(NamedTuple):
 
 
 class AnsweringProtocol(Protocol):
-    """Interface that `answer_questions` needs of a protocol."""
+    """Interface that `answer_questions` needs of a protocol.
+
+    It may have a `scorer` of stored answers, so that another scorer samples nothing again, and then has
+    `answer_settings`, the part of `settings` that determines the answers. A scorer has `settings`, `score(rows,
+    samples)`, which returns JSON to store, and `fields(sample, scores)`, the fields of `Answered` that stored scores
+    give.
+    """
 
     @property
     def turns(self) -> int:
@@ -75,26 +80,6 @@ class AnsweringProtocol(Protocol):
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         """Sample once for each unit; sample k of a row depends on the row's id, k and the seed only."""
-        ...
-
-
-class Scorer(Protocol):
-    """Scores answers when they are in the store, so that another scorer samples nothing again.
-
-    A protocol has it as `scorer`, beside `answer_settings`, what of its `settings` determines the answers.
-    """
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Everything that determines what `score` returns, as JSON."""
-        ...
-
-    def score(self, rows: Sequence[Mapping[str, Any]], samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Score a sample of each row, as JSON to store; a sample has `turns`, each with `text`."""
-        ...
-
-    def fields(self, sample: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, Any]:
-        """What stored scores add to a sample: fields of `Answered`, such as `score`."""
         ...
 
 
@@ -129,11 +114,14 @@ class Direct:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        answers = [
-            sample if isinstance(sample, Failure) else _answered([sample])._replace(logprobs=sample.logprobs)
-            for sample in sample_units(units, engine, sampling_params, seed)
-        ]
-        return answers if self.grades_cut else [_without_cut(answer) for answer in answers]
+        samples = sample_units(units, engine, sampling_params, seed)
+        return [sample if isinstance(sample, Failure) else self._answered(sample) for sample in samples]
+
+    def _answered(self, sample: Sample) -> Answered:
+        answer = _answered([sample])._replace(logprobs=sample.logprobs)
+        if self.grades_cut or sample.finish_reason == "stop":
+            return answer
+        return answer._replace(turns=[AnsweredTurn(sample.text, graded="")])
 
 
 @dataclass(frozen=True)
@@ -150,13 +138,8 @@ class TwoTurn:
     followup: str
     turns: int = 2
     metrics = (
-        "acc_t1",
-        "acc_t2",
-        "delta",
-        "correction_rate",
-        "misjudgment_rate",
-        "correction_share",
-        "misjudgment_share",
+        *("acc_t1", "acc_t2", "delta", "correction_rate", "misjudgment_rate"),
+        *("correction_share", "misjudgment_share"),
     )
 
     @property
@@ -190,13 +173,6 @@ def sample_units(
 def unit_seeds(units: Sequence[RowSample], seed: int) -> list[int]:
     """One seed for each unit, which depends on row and sample only."""
     return [derive_seed(seed, row["id"], index) for row, index in units]
-
-
-def _without_cut(answer: Answered | Failure) -> Answered | Failure:
-    """The answer; nothing of it is graded if it was cut."""
-    if isinstance(answer, Failure) or "length" not in answer.finish_reasons:
-        return answer
-    return answer._replace(turns=[turn._replace(graded="") for turn in answer.turns])
 
 
 def last_verdict(sample: Mapping[str, Any], turns: int) -> bool | None:

@@ -6,15 +6,14 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from .chat_completions import RequestFailed, ServerError, chat_messages, import_openai, read_reply, without_key
+from ..data.images import DECODING_ERRORS, data_url
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .servers import Server, Servers
+from .servers import RequestFailed, Server, ServerError, Servers, import_openai, without_key
 
 __all__ = ["ServerEngine", "ServerError"]
 
@@ -33,25 +32,23 @@ class ServerEngine:
     a server that does not answer `GET /models` either, raise `ServerError`.
 
     Several addresses share the calls: each goes to the first server with less than `concurrency` in flight. A server
-    that is down, as above, is left out from then on: a warning names it, and the others are asked what it had in
-    flight. `ServerError` comes when none is left. A call is the same whichever server gets it.
+    that is down is left out from then on with a warning, and the others are asked what it had in flight. `ServerError`
+    comes when none is left.
 
-    An answer with a placeholder of a picture cannot be trained on. A server is asked which checkpoint it serves; if the
-    checkpoint can be read here and the server's tokens are its tokens, calls carry a `logit_bias` against its
-    placeholders, and otherwise a warning says why they do not.
+    Calls carry a `logit_bias` against the checkpoint's picture placeholders, which cannot be trained on, if the server
+    names its checkpoint, this can be read here, and the server's tokens are its tokens; else a warning says why not.
 
     The n answers are asked for in one call. A server that returns fewer, or refuses to return more than one, is asked
     for the rest one by one. At temperature 0 one answer is asked for and repeated.
 
     vLLM and SGLang fill what a request leaves out from the model's own generation settings, so top-k, min-p and the
-    repetition penalty are always sent. `transformers serve` refuses these fields and gets them as `generation_config`;
-    it removes special tokens from its answers. What it cannot do raises `ServerError`: continue a prefix, end at stop
-    strings, return log-probabilities, or leave thoughts in the answers of some families.
+    repetition penalty are always sent. `transformers serve` refuses these fields and gets them as `generation_config`.
+    What it cannot do raises `ServerError`: continue a prefix, end at stop strings, return log-probabilities, or leave
+    thoughts in the answers of some families.
 
     Log-probabilities are as the server defines them; vLLM's are the model's own unless `--logprobs-mode` says
-    otherwise. Token ids are there if the server is asked for them, as by `extra_body={"return_token_ids": True}` with
-    vLLM. How many tokens an answer has is known without, if it came alone: what servers count is all the answers of a
-    call. What a reasoning parser takes out of an answer is not in its text: start the server without one.
+    otherwise. vLLM returns token ids with `extra_body={"return_token_ids": True}`; the number of tokens is also known
+    of an answer that came alone. Start servers without a reasoning parser, which takes text out of answers.
 
     Args:
         model: the model's name at the server.
@@ -87,10 +84,10 @@ class ServerEngine:
         suppressed_ids: Sequence[int] | None = None,
     ) -> None:
         ids = None if suppressed_ids is None else tuple(suppressed_ids)
-        base_urls = [base_url] if isinstance(base_url, str) else list(base_url)
-        if not base_urls or len(set(base_urls)) < len(base_urls):
-            raise ValueError(f"ServerEngine: got the addresses {base_urls}; expected one, or several different ones.")
-        self._servers = [Server(url, suppressed_ids=ids) for url in base_urls]
+        urls = [base_url] if isinstance(base_url, str) else list(base_url)
+        if not urls or len(set(urls)) < len(urls):
+            raise ValueError(f"ServerEngine: got the addresses {urls}; expected one, or several different ones.")
+        self._servers = [Server(url, suppressed_ids=ids) for url in urls]
         if concurrency < 1 or timeout_seconds <= 0 or max_retries < 0:
             raise ValueError(
                 f"ServerEngine: got concurrency={concurrency}, timeout_seconds={timeout_seconds}, "
@@ -119,30 +116,27 @@ class ServerEngine:
     @property
     def settings(self) -> dict[str, Any]:
         """Kind, model and further fields, without addresses, so that a job may resume with others, and without keys."""
-        return {
-            "kind": "server",
-            "model": self.model,
-            "openai_only": self.openai_only,
-            "extra_body": self._extra_body,
-        }
+        return {"kind": "server", "model": self.model, "openai_only": self.openai_only, "extra_body": self._extra_body}
 
     def check(self) -> None:
-        """Raise if no address answers, before work that a run without a server would lose.
+        """Refuse addresses of which none answers by a `ServerError`, before work that a run without one would lose."""
 
-        Raises:
-            ServerError: names them.
-        """
+        async def check() -> None:
+            async with aclosing(self._connect()) as servers:
+                await servers.check()
+
+        self._run(check)
+
+    def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Run in a loop in a thread of its own: the caller's thread may already run one, as in a notebook. An interrupt
+        in the caller's thread cancels all calls."""
         from anyio.from_thread import start_blocking_portal
 
         with start_blocking_portal() as portal:
-            portal.call(self._check)
-
-    async def _check(self) -> None:
-        async with aclosing(self._connect()) as servers:
-            await servers.check()
+            return portal.call(function, *arguments)
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """Sample n answers to each request, in order.
+        """Sample n answers to each request, in order; see `Engine`.
 
         Raises:
             ServerError: the server cannot be used.
@@ -156,12 +150,7 @@ class ServerEngine:
                 f"stop={sampling_params.stop} or a prefix, which OpenAI's API does not have or would cut off. Leave "
                 "them out, or use a server such as vLLM without openai_only."
             )
-        from anyio.from_thread import start_blocking_portal
-
-        # A loop in a thread of its own: the caller's thread may already run one, as in a notebook. An interrupt in the
-        # caller's thread cancels all calls.
-        with start_blocking_portal() as portal:
-            return portal.call(self._sample, requests, sampling_params)
+        return self._run(self._sample, requests, sampling_params)
 
     async def _sample(
         self, requests: Sequence[Request], sampling_params: SamplingParams
@@ -169,52 +158,86 @@ class ServerEngine:
         async with aclosing(self._connect()) as servers:
             if self._finds_placeholders:
                 await servers.find_placeholders(self.model)
-            calls = _Calls(servers, sampling_params, self._api_key, self._warned_of)
-            # Bounds the requests that hold encoded pictures; taken before a call's slot, so that none waits forever.
+            # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
             encoded = asyncio.Semaphore(servers.most_calls)
 
             async def answer(request: Request) -> list[Sample] | Failure:
                 async with encoded:
                     try:
-                        return await self._answer(request, calls)
+                        return await self._answer(request, sampling_params, servers)
                     except RequestFailed as failed:
                         return Failure(str(failed), failed.of_server)
 
             return await _all(answer(request) for request in requests)
 
-    async def _answer(self, request: Request, calls: _Calls) -> list[Sample]:
+    async def _answer(self, request: Request, sampling_params: SamplingParams, servers: Servers) -> list[Sample]:
         takes_generation_config = self._takes_generation_config
         try:
-            return await self._ask(request, calls)
+            return await self._ask(request, sampling_params, servers)
         except RequestFailed as failed:
             if takes_generation_config or self.openai_only or _REFUSED_FIELDS not in str(failed):
                 raise
         self._takes_generation_config = True
         for server in self._servers:
             server.warning = ""  # its answers have no special tokens, so no placeholders
-        return await self._ask(request, calls)
+        return await self._ask(request, sampling_params, servers)
 
-    async def _ask(self, request: Request, calls: _Calls) -> list[Sample]:
-        body = {
-            "messages": await asyncio.to_thread(chat_messages, request),
-            **self._fields(request, calls.sampling_params),
-            **self._extra_body,
-        }
+    async def _ask(self, request: Request, sampling_params: SamplingParams, servers: Servers) -> list[Sample]:
+        messages = await asyncio.to_thread(chat_messages, request)
+        body = {"messages": messages, **self._fields(request, sampling_params), **self._extra_body}
+        call = partial(self._call, servers, sampling_params)
         # Of 31 bits, as some servers take no more.
         seeds = [derive_seed(request.seed, index) >> 32 for index in range(request.n)]
-        if calls.sampling_params.temperature == 0:
-            return (await calls.ask(body, seeds[0]))[:1] * request.n
+        if sampling_params.temperature == 0:
+            return (await call(body, seeds[0]))[:1] * request.n
         samples: list[Sample] = []
         if request.n > 1 and not self._one_by_one:
             try:
-                samples = await calls.ask({"n": request.n, **body}, seeds[0])
+                samples = await call({"n": request.n, **body}, seeds[0])
             except RequestFailed as failed:
                 if failed.status not in (400, 422):
                     raise
-                samples = await calls.ask(body, seeds[0])  # the request may be at fault, and not that it asks for n
+                samples = await call(body, seeds[0])  # the request may be at fault, and not that it asks for n
             self._one_by_one |= len(samples) < request.n
-        rest = await _all(calls.ask(body, seed) for seed in seeds[len(samples) :])
+        rest = await _all(call(body, seed) for seed in seeds[len(samples) :])
         return [*samples[: request.n], *(one for one, *_ in rest)]
+
+    async def _call(
+        self, servers: Servers, sampling_params: SamplingParams, body: Mapping[str, Any], seed: int
+    ) -> list[Sample]:
+        """Make one call, and return its answers; raises as `Servers.post`."""
+        fields = {name: value for name, value in {"seed": seed, **body}.items() if value is not None}
+        reply, url = await servers.post(fields)
+        try:
+            if "generation_config" in fields and any(
+                one["message"].get("reasoning_content") for one in reply["choices"]
+            ):
+                raise ServerError(
+                    f"{url} is `transformers serve`, which takes what stands between <think> and </think> out of the "
+                    "answers of this model. Fix: `vllm serve`, or the model in this process."
+                )
+            samples = _read_reply(reply, sampling_params)
+            self._warn_of_other_model(reply, url)
+            return samples
+        except (AttributeError, KeyError, TypeError) as error:
+            raise RequestFailed(
+                f"{url} answered {self._shown(reply)}; expected a chat completion. Does the address end in /v1?",
+                of_server=True,
+            ) from error
+        except ValueError as error:
+            raise RequestFailed(f"{url}: {error}. It answered {self._shown(reply)}") from error
+
+    def _shown(self, reply: Any) -> str:
+        return without_key(repr(reply), self._api_key)
+
+    def _warn_of_other_model(self, reply: Any, url: str) -> None:
+        """Warn once of a model of another name; hosted APIs add a date to the name, or leave its owner out."""
+        answered = reply.get("model")
+        if not isinstance(answered, str) or answered in self._warned_of:
+            return
+        if self.model.lower() not in answered.lower() and answered.lower() not in self.model.lower():
+            self._warned_of.add(answered)
+            logger.warning("%s was asked for the model %r, and %r answered", url, self.model, answered)
 
     def _fields(self, request: Request, sampling_params: SamplingParams) -> dict[str, Any]:
         """A call's fields except messages, number and seed."""
@@ -251,57 +274,6 @@ class ServerEngine:
         return {**fields, "generation_config": json.dumps({**config, "temperature": temperature or 1.0})}
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """Single calls to the servers."""
-
-    servers: Servers
-    sampling_params: SamplingParams
-    key: str
-    warned_of: set[str]
-
-    async def ask(self, body: Mapping[str, Any], seed: int) -> list[Sample]:
-        """Make one call, and return its answers.
-
-        Raises:
-            RequestFailed: this call has no usable answer.
-            ServerError: no call would have one.
-        """
-        fields = {name: value for name, value in {"seed": seed, **body}.items() if value is not None}
-        reply, url = await self.servers.post(fields)
-        try:
-            if "generation_config" in fields and any(
-                one["message"].get("reasoning_content") for one in reply["choices"]
-            ):
-                raise ServerError(
-                    f"{url} is `transformers serve`, which takes what stands between <think> and </think> out of the "
-                    "answers of this model. Fix: `vllm serve`, or the model in this process."
-                )
-            samples = read_reply(reply, self.sampling_params)
-            self._warn_of_other_model(reply, fields["model"], url)
-            return samples
-        except (AttributeError, KeyError, TypeError) as error:
-            raise RequestFailed(
-                f"{url} answered {self._shown(reply)}; expected a chat completion. Does the address end in /v1?",
-                of_server=True,
-            ) from error
-        except ValueError as error:
-            raise RequestFailed(f"{url}: {error}. It answered {self._shown(reply)}") from error
-
-    def _warn_of_other_model(self, reply: Any, asked: str, url: str) -> None:
-        """Warn once of a model of another name; hosted APIs add a date to the name, or leave its owner out."""
-        answered = reply.get("model")
-        if not isinstance(answered, str) or answered in self.warned_of:
-            return
-        if asked.lower() not in answered.lower() and answered.lower() not in asked.lower():
-            self.warned_of.add(answered)
-            logger.warning("%s was asked for the model %r, and %r answered", url, asked, answered)
-
-    def _shown(self, reply: Any) -> str:
-        """The beginning of a reply, without the API key, which some servers repeat."""
-        return without_key(repr(reply), self.key)
-
-
 async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all results in order; when one raises, cancel the others."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
@@ -311,3 +283,90 @@ async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def chat_messages(request: Request) -> list[dict[str, Any]]:
+    """Convert a request to a chat endpoint's messages, with pictures before the user's first text.
+
+    Pictures travel as PNG, as engines in this process see them, without what else their files held.
+
+    Raises:
+        RequestFailed: a picture cannot be read, or there is no user message to put pictures into.
+    """
+    messages = [_with_urls(message) for message in request.messages]
+    if request.images:
+        first = next((message for message in messages if message["role"] == "user"), None)
+        if first is None:
+            raise RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
+        pictures = [_url_part(image) for image in request.images]
+        first["content"] = [*pictures, {"type": "text", "text": first["content"]}]
+    if request.prefix:
+        messages.append({"role": "assistant", "content": request.prefix})
+    return messages
+
+
+def _with_urls(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with each picture among its parts as a URL."""
+    if isinstance(message["content"], str):
+        return dict(message)
+    parts = [_url_part(part["image"]) if part["type"] == "image" else part for part in message["content"]]
+    return {**message, "content": parts}
+
+
+def _url_part(image: Any) -> dict[str, Any]:
+    try:
+        return {"type": "image_url", "image_url": {"url": data_url(image)}}
+    except DECODING_ERRORS as error:
+        raise RequestFailed(f"a picture cannot be read: {error}") from error
+
+
+def _read_reply(reply: Any, sampling_params: SamplingParams) -> list[Sample]:
+    """Parse the answers in a chat completion, ordered by index.
+
+    Raises:
+        AttributeError, KeyError, TypeError: it is no chat completion.
+        ValueError: an answer is missing, unfinished or without the log-probabilities that were asked for.
+    """
+    choices = sorted(reply["choices"], key=lambda choice: choice.get("index", 0))
+    if not choices:
+        raise ValueError("it holds no answer; expected at least one in choices")
+    counted = _counted_tokens(reply.get("usage") or {}) if len(choices) == 1 else None
+    return [_sample(choice, sampling_params, counted) for choice in choices]
+
+
+def _counted_tokens(usage: Mapping[str, Any]) -> int | None:
+    """The server's token count of a single answer; `None` without one, or if it includes hidden thoughts."""
+    hidden = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    return None if hidden else usage.get("completion_tokens") or None  # some say 0 for "not known"
+
+
+def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_tokens: int | None) -> Sample:
+    reason, message = choice["finish_reason"], choice["message"]
+    text = _text_of(message.get("content"))
+    if reason not in ("stop", "length") or message.get("refusal"):
+        raise ValueError(f"the answer ended with {message.get('refusal') or reason!r}; expected stop or length")
+    if text is None and (message.get("reasoning_content") or message.get("reasoning")):
+        raise ValueError("the server put the whole answer into its reasoning; start it without a reasoning parser")
+    stopped_by = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's names
+    text = text or ""
+    if stopped_by in sampling_params.stop and not text.endswith(stopped_by):
+        text += stopped_by
+    logprobs = _logprobs(choice) if sampling_params.logprobs else None
+    return Sample(text, reason, choice.get("token_ids"), logprobs, counted_tokens)
+
+
+def _text_of(content: Any) -> str | None:
+    """The text of an answer, which some servers send in parts."""
+    if isinstance(content, list):
+        are_text = all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content)
+        content = "".join(part["text"] for part in content) if are_text else content
+    if content is not None and not isinstance(content, str):
+        raise ValueError("the answer is neither a string nor parts of text")
+    return content
+
+
+def _logprobs(choice: Mapping[str, Any]) -> list[float]:
+    content = (choice.get("logprobs") or {}).get("content")
+    if content is None:
+        raise ValueError("the server returned no log-probabilities; sample with logprobs=False here")
+    return [token["logprob"] for token in content]

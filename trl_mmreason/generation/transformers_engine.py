@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from .batch import (
 )
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, decode_after_prefix
-from .loading import (
+from .model_loading import (
     ENCODING_ERRORS,
     fingerprint,
     load_model,
@@ -37,22 +37,13 @@ from .patience import rank_and_size
 
 _logger = logging.getLogger(__name__)
 
-_WINDOW = 8  # batches; requests are encoded, and sorted by length, so many at a time, as their pixels fill memory
-
-
+_WINDOW = 8  # batches of requests are encoded and sorted by length at a time, as their pixels fill memory
 _OWN_SETTINGS = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # `SamplingParams` decides them
 
 
 class _Encoded(NamedTuple):
     prompt: Prompt  # with the assistant's prefix at its end
     prefix_ids: list[int]
-
-
-class _Job(NamedTuple):
-    """One answer to one request of a window."""
-
-    request: int
-    k: int
 
 
 class TransformersEngine:
@@ -132,7 +123,8 @@ class TransformersEngine:
         training = self.model.training
         self.model.eval()
         try:
-            windows = _windows(requests, _WINDOW * self.batch_size)
+            size = _WINDOW * self.batch_size
+            windows = [requests[start : start + size] for start in range(0, len(requests), size)]
             return [result for window in windows for result in self._answer(window, sampling_params)]
         finally:
             self.model.train(training)
@@ -175,33 +167,32 @@ class TransformersEngine:
             for request, row in zip(requests, encoded, strict=True)
         ]
         lengths = [0 if isinstance(row, Failure) else len(row.prompt.ids) for row in encoded]
-        # Greedy answers are all alike: one is made.
-        jobs = [
-            _Job(number, k)
+        answers = [  # number of the request, and of its answer; greedy answers are all alike, so that one is made
+            (number, k)
             for number, request in enumerate(requests)
             if not isinstance(encoded[number], Failure)
-            for k in range(request.n if sampling_params.temperature else min(request.n, 1))
+            for k in range(request.n if sampling_params.temperature else 1)
         ]
-        waiting = deque(sorted(jobs, key=lambda job: -lengths[job.request]))
+        waiting = deque(sorted(answers, key=lambda answer: -lengths[answer[0]]))
         while waiting:
-            tokens = lengths[waiting[0].request] + sampling_params.max_new_tokens  # tokens of the longest row
+            tokens = lengths[waiting[0][0]] + sampling_params.max_new_tokens  # of the longest row
             size = max(1, int(min(self.batch_size, len(waiting), self._most_tokens / tokens)))
             batch = [waiting.popleft() for _ in range(size)]
-            prompts: list[Any] = [encoded[job.request] for job in batch]
-            seeds = [derive_seed(requests[job.request].seed, job.k) for job in batch]
+            prompts: list[Any] = [encoded[number] for number, _ in batch]
+            seeds = [derive_seed(requests[number].seed, k) for number, k in batch]
             samples = self._generate(prompts, seeds, sampling_params)
             if samples is not None:
                 self._has_answered = True
-                for job, sample in zip(batch, samples, strict=True):
-                    results[job.request][job.k] = sample
+                for (number, k), sample in zip(batch, samples, strict=True):
+                    results[number][k] = sample
             elif size > 1:
                 self._most_tokens = size * tokens // 2
                 waiting.extendleft(reversed(batch))
                 _logger.warning("Out of memory: %d answers of up to %d tokens; trying half as many.", size, tokens)
             else:
-                number = batch[0].request
-                results[number] = self._too_large(lengths[number], sampling_params)
-                waiting = deque(job for job in waiting if job.request != number)
+                alone = batch[0][0]
+                results[alone] = self._too_large(lengths[alone], sampling_params)
+                waiting = deque(answer for answer in waiting if answer[0] != alone)
         if not sampling_params.temperature:
             results = [samples if isinstance(samples, Failure) else samples[:1] * len(samples) for samples in results]
         return results
@@ -262,17 +253,3 @@ def _check_fits(model: PreTrainedModel, processing_class: Any) -> None:
             f"TransformersEngine: processing_class is a {type(processing_class).__name__}, expected the {expected} "
             f"that was saved with this {type(model).__name__}."
         )
-
-
-def _windows(requests: Sequence[Request], answers: int) -> Iterator[list[Request]]:
-    """Yield consecutive requests in windows of about `answers` answers."""
-    window: list[Request] = []
-    count = 0
-    for request in requests:
-        window.append(request)
-        count += request.n
-        if count >= answers:
-            yield window
-            window, count = [], 0
-    if window:
-        yield window

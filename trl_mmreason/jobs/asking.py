@@ -23,8 +23,6 @@ from .store import Record, Store
 
 _MALFORMED = "malformed reply"
 
-Read = Callable[[str], dict[str, Any]]
-
 
 class MalformedReply(ValueError):
     """A reply in the wrong format; the message is a short phrase to count by."""
@@ -43,14 +41,11 @@ class ReplyCollector:
     """Asks a teacher, judge or scorer, and stores its parsed replies.
 
     Attributes:
-        store: keeps what was read.
+        store: store of the parsed replies.
         sampling_params: sampling parameters of the replies. At temperature 0 a malformed one comes again.
-        attempts: number of tries, each time with another seed, before a reply that is malformed or failed is given up.
-        seed: other seeds give other replies.
-        running: for `run`, such as `batch_size`; `retries` is left out, as it would ask with the same seed.
-
-    Raises:
-        ValueError: there is no attempt.
+        attempts: number of tries, each with another seed, before a malformed or failed reply is given up.
+        seed: seed of the replies.
+        running: arguments of `run`, such as `batch_size`; `retries` is ignored, as it would ask with the same seed.
     """
 
     store: Store
@@ -73,24 +68,22 @@ class ReplyCollector:
         *,
         settings: Mapping[str, Any],
     ) -> dict[str, Record]:
-        """Ask about each unit without a stored reply.
-
-        Under several processes each takes its share; call it on all of them, and every process gets all.
+        """Ask about each unit without a stored reply, in all processes together.
 
         Args:
             stage: stage of the store.
-            units: each with a unique string `id`.
+            engine: engine that replies.
+            units: rows, each with a unique string `id`.
             request: what to ask about a unit; its seed is set here.
-            read: the payload that a reply about a unit holds; raises `MalformedReply`.
+            read: parses a reply about a unit to a payload; raises `MalformedReply`.
             settings: what else determines the replies, as JSON: the prompt.
 
         Returns:
-            Unit id → its payload or `Failure`, for these units and those of earlier runs.
+            Unit id → its record, for these units and those of earlier runs, in every process.
 
         Raises:
             SettingsChanged: the store holds replies that were drawn in another way.
         """
-
         expected = "a reply in the form that the prompt asks for"
         count = ReplyCount(f"{stage}: the model", expected, "Rows without such a reply are dropped and counted.")
 
@@ -99,14 +92,8 @@ class ReplyCollector:
             reads = [partial(read, unit) for unit, _ in batch]
             return ask_until_read(engine, self.sampling_params, requests, reads, self.attempts, count)
 
-        stage_settings = {
-            "engine": engine.settings,
-            "sampling_params": asdict(self.sampling_params),
-            "seed": self.seed,
-            **settings,
-        }
-        # `run` would try again with the same seed, and get the same reply.
-        run(self.store, stage, units, work, settings=stage_settings, **{**self.running, "retries": 0})
+        drawn = {"engine": engine.settings, "sampling_params": asdict(self.sampling_params), "seed": self.seed}
+        run(self.store, stage, units, work, settings={**drawn, **settings}, **{**self.running, "retries": 0})
         wait_for_all()
         return {record.id: record for record in self.store.records(stage)}
 
@@ -115,19 +102,17 @@ def ask_until_read(
     engine: Engine,
     sampling_params: SamplingParams,
     requests: Sequence[Request],
-    reads: Sequence[Read],
+    reads: Sequence[Callable[[str], dict[str, Any]]],
     attempts: int,
     count: ReplyCount,
 ) -> list[dict[str, Any] | Failure]:
     """Return the first well-formed reply to each request, parsed; the last `Failure` if there is none.
 
     Args:
-        reads: how the reply to each request is read; raises `MalformedReply`.
-        attempts: number of tries, each time with another seed.
-        count: counts the last reply to each request, or that there is none.
-
-    Raises:
-        UnsuitableEngine: none of many replies in a row can be read.
+        reads: parser of the reply to each request; raises `MalformedReply`.
+        attempts: number of tries, each with another seed.
+        count: counts the last reply to each request, or that there is none; raises `UnsuitableEngine` where none of
+            many in a row can be read.
     """
     replies: dict[int, str | Failure] = {}
     results: dict[int, dict[str, Any] | Failure] = {}
@@ -137,11 +122,11 @@ def ask_until_read(
             break
         batch = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
         for k, samples in zip(waiting, engine.sample(batch, sampling_params), strict=True):
-            results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
             if isinstance(samples, Failure):
+                results[k] = samples
                 replies.setdefault(k, samples)  # an earlier reply stays
             else:
-                replies[k] = samples[0].text
+                results[k], replies[k] = _read(samples[0], reads[k]), samples[0].text
     count.note_call(list(replies.values()))
     for k, reply in replies.items():
         count.note(reply, readable=isinstance(results[k], dict))
@@ -151,23 +136,13 @@ def ask_until_read(
 def parsed_positions(
     ids: Sequence[str], replies: Mapping[str, Record], dropped: Counter[str], *, prefix: str = ""
 ) -> list[int]:
-    """Positions of the units with a parsed reply, and counts of the others by reason.
-
-    Args:
-        ids: ids of the units.
-        replies: result of `ReplyCollector.ask`.
-        dropped: reason → number of units; grows.
-        prefix: prefix of the reasons.
-    """
-    positions = []
-    for position, id_ in enumerate(ids):
-        record = replies[id_]
-        if record.status == "done":
-            positions.append(position)
-        else:
-            reason = record.reason if record.reason.startswith(_MALFORMED) else "sampling failed"
-            dropped[f"{prefix}{reason}"] += 1
-    return positions
+    """Positions of the units with a parsed reply among `ReplyCollector.ask`'s; counts the others by reason in
+    `dropped`, with `prefix`."""
+    for id_ in ids:
+        if replies[id_].status == "failed":
+            malformed = replies[id_].reason.startswith(_MALFORMED)
+            dropped[f"{prefix}{replies[id_].reason if malformed else 'sampling failed'}"] += 1
+    return [position for position, id_ in enumerate(ids) if replies[id_].status == "done"]
 
 
 def reference_answer(answer: Any) -> str:
@@ -176,7 +151,7 @@ def reference_answer(answer: Any) -> str:
     return "" if first is None else str(first).strip()
 
 
-def _read(sample: Sample, read: Read) -> dict[str, Any] | Failure:
+def _read(sample: Sample, read: Callable[[str], dict[str, Any]]) -> dict[str, Any] | Failure:
     if sample.finish_reason == "length":
         return Failure(f"{_MALFORMED}: cut by the length limit")
     try:

@@ -1,12 +1,8 @@
 """A crash-safe SQLite file for several processes and threads.
 
-A transaction that was committed survives the death of the process (SIGKILL, no memory) in any case, because its pages
-are with the operating system by then; one that was not leaves no trace. With synchronous=FULL it survives the death of
-the machine as well, which costs about 20 ms for each commit of a batch.
-
-The journal is SQLite's default, a rollback journal, which needs nothing but locks: it is safe on network file systems
-too. A write-ahead log would be faster, but needs memory that all processes share; those of two machines do not, would
-damage the file, and nothing would tell them.
+A committed transaction survives the death of the process and, with synchronous=FULL (about 20 ms per commit), of the
+machine. The journal is SQLite's default, which needs nothing but locks and is safe on network file systems; a
+write-ahead log needs memory that processes of two machines do not share.
 """
 
 from __future__ import annotations
@@ -19,9 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Database", "StoreError"]
-
-APPLICATION_ID = 0x6D6D7273  # "mmrs", in the header of every store
+BUSY_SECONDS = 60.0  # how long to wait for other processes before an error
+_APPLICATION_ID = 0x6D6D7273  # "mmrs", in the header of every store
+_FORMAT = 1
+# The index `failed` makes the failed units, which are few, readable without the others.
+_SCHEMA = """
+    CREATE TABLE stages (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings TEXT NOT NULL);
+    CREATE TABLE units (
+        stage INTEGER NOT NULL REFERENCES stages, id TEXT NOT NULL, "index" INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('done', 'failed')), reason TEXT NOT NULL, payload TEXT NOT NULL,
+        UNIQUE (stage, id, "index")
+    );
+    CREATE INDEX failed ON units (stage, id, "index") WHERE status = 'failed'
+"""
 
 _RESUMES = "what was saved before is safe, and the same command resumes from there"
 _READ_ONLY = ("it may not be written to", "allow writing to the file and its folder, or copy it elsewhere")
@@ -47,31 +53,15 @@ class StoreError(RuntimeError):
 
 
 class Database:
-    """The file and this process's connection to it.
+    """The file of a `Store`, which says what it raises, and this process's connection to it."""
 
-    Args:
-        path: path of the file, which is made with its folders if it does not exist.
-        schema: SQL statements that make the tables of a new file.
-        version: version of the format; a file of a newer one is refused.
-        busy_seconds: how long to wait for other processes before an error.
-
-    Raises:
-        StoreError: the file is another one, of a newer format, damaged, or cannot be written to; and from any method
-            when the disk is full, another process holds the file too long, or the file was deleted.
-    """
-
-    def __init__(self, path: str | os.PathLike, schema: str, version: int, busy_seconds: float) -> None:
+    def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path).absolute()
-        self.schema = schema
-        self.version = version
-        self.busy_seconds = busy_seconds
         self._lock = threading.RLock()
-        self._closed = False
         self._connection: sqlite3.Connection | None = None
-        self._process = os.getpid()
-        self._file: tuple[int, int] | None = None
-        with self._connected("opening it"):
-            pass
+        with self._errors("opening it"):
+            self._connection = self._connect()
+            self._file = _identity(self.path)
 
     def read(self, query: str, *values: Any) -> list[tuple]:
         with self._connected("reading") as connection:
@@ -81,45 +71,42 @@ class Database:
     def transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
         """Run the block as one transaction, rolled back if it raises; `doing` names it in errors."""
         with self._connected(doing) as connection, _immediate(connection):
-            self._check_file()
+            if not self.path.exists() or _identity(self.path) != self._file:
+                raise StoreError(
+                    f"{self.path} was deleted or replaced while it was open. Fix: start again, with a file that stays."
+                )
             yield connection
 
     def close(self) -> None:
         """Close the file for this process."""
-        self._closed = True
-        if self._connection is not None and self._process == os.getpid():
-            with self._lock:
+        with self._lock:
+            if self._connection is not None:
                 self._connection.close()
+                self._connection = None
 
     @contextmanager
     def _connected(self, doing: str) -> Iterator[sqlite3.Connection]:
-        """This process's connection, for one thread at a time; `doing` names the block in errors."""
-        if self._process != os.getpid():
-            # A forked process connects by itself. The connection of its parent stays referenced: closing it here could
-            # roll back what the parent is writing.
-            self._lock, self._process = threading.RLock(), os.getpid()
-            self._inherited, self._connection = self._connection, None
+        """The connection, for one thread at a time; `doing` names the block in errors."""
+        with self._errors(doing), self._lock:
+            if self._connection is None:
+                raise StoreError(f"{self.path} was closed here. Fix: open it again.")
+            yield self._connection
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
         try:
-            with self._lock:
-                if self._closed:
-                    raise StoreError(f"{self.path} was closed here. Fix: open it again.")
-                self._connection = self._connection or self._connect()
-                yield self._connection
+            yield
         except (sqlite3.Error, OSError) as error:
             cause, fix = next((meant for fragment, meant in _CAUSES.items() if fragment in str(error)), _UNKNOWN)
             raise StoreError(f"{self.path}: {doing} failed: {cause} ({error}). Fix: {fix}.") from error
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             with _immediate(connection):
                 self._check_format(connection)
-            connection.execute("PRAGMA journal_mode = DELETE")  # a store of an early version has a write-ahead log
             connection.execute("PRAGMA synchronous = FULL")
-            self._file = _identity(self.path)
         except BaseException:
             connection.close()
             raise
@@ -130,23 +117,16 @@ class Database:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application == 0 and tables == 0:  # new, or its process was killed before it wrote this
-            for statement in self.schema.split(";"):
+            for statement in _SCHEMA.split(";"):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {self.version}")
-        elif application != APPLICATION_ID:
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {_FORMAT}")
+        elif application != _APPLICATION_ID:
             cause, fix = _NO_STORE
             raise StoreError(f"{self.path}: {cause}, but another SQLite database. Fix: {fix}.")
-        elif version > self.version:
+        elif version > _FORMAT:
             raise StoreError(
-                f"{self.path} has format {version}, this trl-mmreason knows {self.version}. Fix: update the package."
-            )
-
-    def _check_file(self) -> None:
-        """Raise if the file was deleted or replaced, as writes to it would be lost silently."""
-        if not self.path.exists() or _identity(self.path) != self._file:
-            raise StoreError(
-                f"{self.path} was deleted or replaced while it was open. Fix: start again, with a file that stays."
+                f"{self.path} has format {version}, this trl-mmreason knows {_FORMAT}. Fix: update the package."
             )
 
 

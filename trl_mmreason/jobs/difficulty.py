@@ -5,7 +5,7 @@ SRPO keeps 0.1 to 0.9, SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix B.2 of
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -52,13 +52,8 @@ def difficulty_filter(
 ) -> Filtered:
     """Answer each question several times and keep it if low ≤ share of right answers ≤ high.
 
-    A killed run resumes. Under several processes each samples its share of the answers; call it on all
-    of them with the same store, and every process gets the whole result.
-
     Args:
-        rows: rows with id, prompt, answer, and optionally images and choices.
-        engine: what answers.
-        store: keeps every answer and every verdict.
+        rows, engine, store: as for `answer_questions`, also about killed runs and several processes.
         low, high: shares between 0 and 1, both included.
         n: answers per question.
         protocol: how the engine is asked, `Direct()` by default; the last of several answers counts.
@@ -76,10 +71,8 @@ def difficulty_filter(
 
 
 def _right_share(samples: Iterable[Mapping[str, Any] | Failure], turns: int) -> float | None:
-    """Share of one question's samples whose last of `turns` answers is right.
-
-    Samples that failed are left out. `None` if all did, or if the gold answer cannot be used.
-    """
+    """Share of a question's samples whose last of `turns` answers is right; `None` if all failed, or if the gold answer
+    cannot be used."""
     verdicts = [last_verdict(sample, turns) for sample in samples if not isinstance(sample, Failure)]
     return None if not verdicts or None in verdicts else sum(map(bool, verdicts)) / len(verdicts)
 
@@ -95,11 +88,7 @@ def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
 def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
     """Keep the rows that have no reason to be dropped."""
     positions = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
-    dropped: dict[str, int] = defaultdict(int)
-    for reason in reasons.values():
-        if reason:
-            dropped[reason] += 1
-    return Filtered(rows.select(positions), dict(dropped))
+    return Filtered(rows.select(positions), dict(Counter(filter(None, reasons.values()))))
 
 
 def _reason(share: float | None, low: float, high: float) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import PIL.Image
 
 from ..data.images import PICTURE_COLUMNS, picture_digest, stored_pictures
-from .export import ROWS_A_BATCH
 from .run import Payload, unique_ids
+from .source_rows import ROWS_A_BATCH, JoinedRows
 from .store import Record, SettingsChanged, Store
 
 CHANGES_LISTED = 5
@@ -30,15 +30,14 @@ def remember_questions(
 ) -> None:
     """Store a digest of each id's question, pictures and gold answer, so that a changed question is noticed.
 
-    Rows may be added later, and changed while the stage is empty, as after a first try that failed. A store of an older
-    version, which did not record pictures, is refused where questions have any.
+    Rows may be added later, and changed while the stage is empty, as after a first try that failed.
 
     Args:
-        store: where results go.
-        stage: stage of the results; the questions are in a stage beside it.
-        rows: a data set, or something with its `select_columns`; with a unique string `id`, and of `prompt`, `answer`
-            and `choices` what there is.
-        question_of: the part of a prompt that is the question; all of it by default.
+        store: store of the results.
+        stage: stage of the results; the questions are in one beside it.
+        rows: a data set, or something with its `select_columns`, with a unique string `id`, and `prompt`, `answer` and
+            `choices` if there are any.
+        question_of: the part of a prompt that is asked; all of it by default.
         pictured: these rows with their pictures, if `rows` has none.
 
     Raises:
@@ -49,7 +48,6 @@ def remember_questions(
     words = rows.select_columns(["id", *(name for name in _WORDS if name in rows.column_names)]).with_format(None)
     images = image_digests(rows if pictured is None else pictured)
     store.open_stage(beside, {})
-    has_results = stage in store.stages()
 
     def pages() -> Iterator[tuple[dict[str, Payload], dict[str, Payload]]]:
         """Yield pages of digests: of the questions now, and of those in the store."""
@@ -65,10 +63,6 @@ def remember_questions(
         for id_, digests in then.items():
             if names := [name for name in now[id_] | digests if digests.get(name) != now[id_].get(name)]:
                 changed[id_] = names
-        unknown = [id_ for id_ in now if id_ not in then and "images" in now[id_]]
-        if has_results and unknown:  # answers of an older version, about which nothing was recorded
-            held = store.holds(stage, ((id_, 0) for id_ in unknown))
-            changed |= {id_: ["images"] for id_, has in zip(unknown, held, strict=True) if has}
     if changed:
         replaced = (Record(id_, 0, "done", now[id_]) for now, _ in pages() for id_ in now if id_ in changed)
         if store.overwrite(beside, replaced, results=stage):
@@ -76,12 +70,11 @@ def remember_questions(
     if changed:
         listed = [f"  {' and '.join(names)} of {id_!r}" for id_, names in islice(changed.items(), CHANGES_LISTED)]
         listed += ["  …"] * (len(changed) > CHANGES_LISTED)
-        older = any(names == ["images"] for names in changed.values())
-        why = "Images also count as changed where an older version, which did not record them, began the store.\n"
         raise SettingsChanged(
             f"{store.path}: {len(changed)} rows of stage {stage!r} changed under the same id, and results must not "
-            "mix:\n" + "\n".join(listed) + f"\n{why if older else ''}"
-            "Fix: take the questions back, give those that changed other ids, or give another file."
+            "mix:\n"
+            + "\n".join(listed)
+            + "\nFix: take the questions back, give those that changed other ids, or give another file."
         )
     if new:
         for now, then in pages():
@@ -89,19 +82,11 @@ def remember_questions(
 
 
 def image_digests(rows: Any) -> Sequence[int]:
-    """A number of 64 bits for the pictures of each row, 0 without any; files are read, but nothing is decoded.
-
-    Args:
-        rows: a data set, or `JoinedRows` of one.
-
-    Raises:
-        FileNotFoundError: a picture is the path of a file that does not exist.
-    """
-    positions = getattr(rows, "positions", None)
-    if positions is not None:
-        distinct = sorted(set(positions))
+    """A number of 64 bits for the pictures of each row, 0 without any; files are read, but nothing is decoded."""
+    if isinstance(rows, JoinedRows):
+        distinct = sorted(set(rows.positions))
         digests = dict(zip(distinct, image_digests(rows.rows.select(distinct)), strict=True))
-        return array("Q", (digests[position] for position in positions))
+        return array("Q", (digests[position] for position in rows.positions))
     columns = [name for name in PICTURE_COLUMNS if name in rows.column_names]
     if not columns:
         return array("Q", bytes(8 * len(rows)))

@@ -12,15 +12,19 @@ with Store("runs/answers.sqlite") as store:
 from __future__ import annotations
 
 import logging
+import sys
+import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from tqdm.auto import tqdm
+
 from ..generation.engine import Failure, UnsuitableEngine
 from ..generation.patience import rank_and_size
-from .progress import Progress
 from .store import Record, Store, Unit
 
 if TYPE_CHECKING:
@@ -32,18 +36,19 @@ Payload = dict[str, Any]
 Work = Callable[[list[tuple[Any, int]]], Sequence["Payload | Failure"]]
 
 # An engine counts as gone when at least so many units, over two batches or more, raised one after the other.
-BREAKDOWN_UNITS = 8
-FAILURES_LISTED = 20
+_BREAKDOWN_UNITS = 8
+_FAILURES_LISTED = 20
+SECONDS_PER_LINE = 60.0  # of progress, where stderr is no terminal
 
 
 class Summary(NamedTuple):
     """Counts of a run in this process's share: total = done + skipped + failed.
 
     Attributes:
-        total: units.
-        done: units finished by this run.
-        skipped: units finished before.
-        failed: units that failed in this run, or before and were not repeated.
+        total: all units.
+        done: units done by this run.
+        skipped: units done before.
+        failed: units that failed in this run, or before and were left alone.
         truncated: units of `done` that reached their length limit.
     """
 
@@ -72,8 +77,7 @@ def run(
     """Process the unfinished units of a stage, and save them batch by batch.
 
     A killed run loses the batch in flight; the same call resumes from there. Under several processes each takes every
-    `world_size`-th row with all its samples, so that an engine reads its prompt and pictures once; all may share the
-    file.
+    `world_size`-th row with all its samples; all may share the file.
 
     A unit for which `work` returns a `Failure` is tried again after all others, and by the next run if none was done.
     If `work` raises, the units of the batch are tried again one by one, and those that raise alone fail. If nothing but
@@ -82,20 +86,20 @@ def run(
     at once.
 
     Args:
-        store: where results go.
+        store: store of the results.
         stage: stage of the store.
-        rows: each with a unique string `id`.
+        rows: rows, each with a unique string `id`.
         work: takes [(row, index), …] and returns for each a dict of JSON values or a `Failure`. A payload whose
             `finish_reason` is "length", or whose `finish_reasons` hold it, counts as truncated.
         settings: what determines the results (engine, sampling parameters, prompt …) as JSON; a stage that has units
             of others is refused.
-        n: units of a row: its samples 0 … n − 1.
-        batch_size: units handed to `work` at once.
+        n: units per row: its samples 0 … n − 1.
+        batch_size: units per call of `work`.
         retries: number of retries of a unit before it is recorded as failed.
         retry_failed: whether to try those again that an earlier run recorded as failed, although others were done.
         rank: rank of this process; by default accelerate's, else the launcher's, else 0.
-        world_size: the number of processes, likewise.
-        description: beside the progress bar; the stage by default.
+        world_size: number of processes, likewise.
+        description: description of the progress bar; the stage by default.
 
     Raises:
         SettingsChanged: the stage has units of other settings.
@@ -116,13 +120,14 @@ def run(
     store.open_stage(stage, settings)
     # A byte a unit: there may be many millions, but few of them failed.
     finished = bytearray(store.holds(stage, (task.unit for task in share())))
-    failed, failures = store.failed(stage), {}
-    retry_failed |= sum(finished) == sum(task.unit in failed for task in share() if failed)
-    for place, task in enumerate(share() if failed else ()):
-        if task.unit in failed and retry_failed:
-            finished[place] = False
-        elif task.unit in failed:
-            failures[task.unit] = failed[task.unit]
+    failures = store.failed(stage)
+    if failures:
+        places = {task.unit: place for place, task in enumerate(share()) if task.unit in failures}
+        failures = {unit: failures[unit] for unit in places}
+        if retry_failed or len(places) == sum(finished):
+            failures = {}
+            for place in places.values():
+                finished[place] = False
     total, before = len(finished), sum(finished)
     skipped = before - len(failures)
     with Progress(description or stage, total, before, len(failures), quiet=rank > 0) as progress:
@@ -142,6 +147,7 @@ class _Task(NamedTuple):
 UnitOutcome = Payload | Failure | Exception
 
 
+@dataclass
 class _Runner:
     """Runs tasks through `work` and saves the results.
 
@@ -152,27 +158,17 @@ class _Runner:
             never does, the engine failed and not they.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        stage: str,
-        rows: Any,
-        work: Work,
-        retries: int,
-        progress: Progress,
-        failures: dict[Unit, str],
-    ) -> None:
-        self.store = store
-        self.stage = stage
-        self.rows = rows
-        self.work = work
-        self.retries = retries
-        self.progress = progress
-        self.failures = failures
-        self.again: deque[_Task] = deque()
-        self.raised: list[Record] = []
-        self.batches_raised = 0
-        self.has_returned = False
+    store: Store
+    stage: str
+    rows: Any
+    work: Work
+    retries: int
+    progress: Progress
+    failures: dict[Unit, str]
+    again: deque[_Task] = field(default_factory=deque)
+    raised: list[Record] = field(default_factory=list)
+    batches_raised: int = 0
+    has_returned: bool = False
 
     def do(self, tasks: Iterator[_Task], batch_size: int) -> None:
         error: Exception | None = None
@@ -187,7 +183,7 @@ class _Runner:
             error = errors[-1]
             self.raised += records
             self.batches_raised += 1
-            if self.batches_raised > 1 and len(self.raised) >= BREAKDOWN_UNITS:
+            if self.batches_raised > 1 and len(self.raised) >= _BREAKDOWN_UNITS:
                 self._stop(error)
         if error is not None and len(self.raised) > 1 and not self.has_returned:
             self._stop(error)
@@ -241,7 +237,7 @@ class _Runner:
             return
         self.store.save(self.stage, records)
         self.failures.update((Unit(r.id, r.index), r.reason) for r in records if r.status == "failed")
-        self.progress.add(records)
+        self.progress.add(record.payload if record.status == "done" else None for record in records)
 
     def _stop(self, error: Exception) -> NoReturn:
         logger.error(
@@ -295,15 +291,50 @@ def unique_ids(rows: Any) -> list[str]:
 
 
 def _warn(stage: str, failures: Mapping[Unit, str], total: int) -> None:
-    listed = [
-        f"  {id_}, sample {index}: {reason}" for (id_, index), reason in islice(failures.items(), FAILURES_LISTED)
-    ]
-    if len(failures) > FAILURES_LISTED:
-        listed.append(f"  … and {len(failures) - FAILURES_LISTED} more")
-    logger.warning(
-        "%s: %d of %d units failed (retry_failed=True tries them again):\n%s",
-        stage,
-        len(failures),
-        total,
-        "\n".join(listed),
-    )
+    first = islice(failures.items(), _FAILURES_LISTED)
+    listed = [f"  {id_}, sample {index}: {reason}" for (id_, index), reason in first]
+    if len(failures) > _FAILURES_LISTED:
+        listed.append(f"  … and {len(failures) - _FAILURES_LISTED} more")
+    text = "%s: %d of %d units failed (retry_failed=True tries them again):\n%s"
+    logger.warning(text, stage, len(failures), total, "\n".join(listed))
+
+
+class Progress:
+    """Shows count, rate, time left and the shares truncated and failed: as a bar on a terminal, else as a line per
+    minute. `before` of the `total` units are finished already, of which some have failed."""
+
+    def __init__(self, description: str, total: int, before: int, failed: int, *, quiet: bool = False) -> None:
+        self.description, self.total, self.failed = description, total, failed
+        self.done = self.truncated = 0
+        self._before = self._finished = before
+        is_bar = sys.stderr.isatty() and not quiet
+        self._writes_lines = not (quiet or is_bar)
+        self._bar = tqdm(
+            desc=description, total=total, initial=before, unit="sample", smoothing=0.05, disable=not is_bar
+        )
+        self._start = self._last_line = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def add(self, payloads: Iterable[Payload | None]) -> None:
+        """Count finished units; `None` is one that failed."""
+        for payload in payloads:
+            self._finished += 1
+            self.failed += payload is None
+            if payload is not None:
+                self.done += 1
+                self.truncated += "length" in (payload.get("finish_reason"), *(payload.get("finish_reasons") or ()))
+        shares = f"{self.truncated / max(self.done, 1):.1%} truncated, {self.failed} failed"
+        self._bar.set_postfix_str(shares, refresh=False)
+        self._bar.update(self._finished - self._bar.n)
+        now = time.monotonic()
+        if self._writes_lines and now - self._last_line >= SECONDS_PER_LINE:
+            self._last_line = now
+            rate = (self._finished - self._before) / (now - self._start)
+            left = tqdm.format_interval((self.total - self._finished) / rate) if rate else "?"
+            count = f"{self.description}: {self._finished} of {self.total} units"
+            print(f"{count}, {rate:.3g} per second, {left} left, {shares}", file=sys.stderr, flush=True)  # noqa: T201

@@ -11,6 +11,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
@@ -18,22 +19,10 @@ from .database import Database, StoreError
 
 __all__ = ["Record", "SettingsChanged", "Store", "StoreError", "Unit"]
 
-STORE_FORMAT = 1
-EXPORTED_COLUMNS = ("id", "index")  # columns of every exported record, whatever its payload
 RECORDS_A_PAGE = 256
 UNITS_A_QUERY = 400  # old releases of SQLite take 999 values
 SHOWN_CHARACTERS = 60
 
-# The index `failed` makes the failed units, which are few, readable without the others.
-_SCHEMA = """
-    CREATE TABLE stages (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings TEXT NOT NULL);
-    CREATE TABLE units (
-        stage INTEGER NOT NULL REFERENCES stages, id TEXT NOT NULL, "index" INTEGER NOT NULL,
-        status TEXT NOT NULL CHECK (status IN ('done', 'failed')), reason TEXT NOT NULL, payload TEXT NOT NULL,
-        UNIQUE (stage, id, "index")
-    );
-    CREATE INDEX failed ON units (stage, id, "index") WHERE status = 'failed'
-"""
 _SAVE = """
     INSERT INTO units (stage, id, "index", status, payload, reason) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (stage, id, "index") DO UPDATE
@@ -41,6 +30,7 @@ _SAVE = """
 """
 _OVERWRITE = _SAVE.replace("INSERT", "INSERT OR REPLACE").partition("ON CONFLICT")[0]
 _HAS_UNITS = "SELECT EXISTS (SELECT 1 FROM units WHERE stage = (SELECT number FROM stages WHERE name = ?))"
+_DELETE = 'DELETE FROM units WHERE stage = ? AND id = ? AND "index" = ?'
 _PAGE = """
     SELECT id, "index", status, payload, reason FROM units
     WHERE stage = ? AND (id, "index") > (?, ?) ORDER BY id, "index" LIMIT ?
@@ -82,19 +72,15 @@ class Record(NamedTuple):
 
 
 class Store:
-    """A file of finished units in stages, for several processes and threads at once.
-
-    Args:
-        path: path of the file, which is made with its folders if it does not exist.
-        busy_seconds: how long to wait for other processes before an error.
+    """A file of finished units in stages, for several processes and threads at once; made if it does not exist.
 
     Raises:
         StoreError: the file is no store, of a newer format, damaged, or cannot be written to; and from any method when
             the disk is full, another process holds the file too long, or the file was deleted.
     """
 
-    def __init__(self, path: str | os.PathLike, *, busy_seconds: float = 60) -> None:
-        self._database = Database(path, _SCHEMA, STORE_FORMAT, busy_seconds)
+    def __init__(self, path: str | os.PathLike) -> None:
+        self._database = Database(path)
         self.path = self._database.path
         self._opened: dict[str, dict[str, str]] = {}  # stage of results → the stages opened for it and their settings
 
@@ -109,26 +95,17 @@ class Store:
         self._database.close()
 
     def open_stage(self, stage: str, settings: Mapping[str, Any], *, results: str | None = None) -> None:
-        """Create a stage with these settings (JSON values), or resume one with equal settings.
-
-        Settings under which nothing was saved, as after a first try that failed, are replaced by these.
+        """Create a stage, or resume one with equal settings or without results; `SettingsChanged` otherwise.
 
         Args:
             stage: name of the stage.
-            settings: what its results depend on.
-            results: the stage that holds these results; by default the same one.
-
-        Raises:
-            SettingsChanged: it was begun with others.
+            settings: what its results depend on, as JSON values.
+            results: stage that holds the results; by default the same one.
         """
         self._open(stage, settings, results or stage)
 
     def fix_settings(self, stage: str, settings: Mapping[str, Any]) -> None:
-        """Open a stage whose results lie outside the store, such as a trained model: its first settings stay.
-
-        Raises:
-            SettingsChanged: it was begun with others.
-        """
+        """Open a stage whose results lie outside the store, such as a trained model, and whose first settings stay."""
         self._open(stage, settings, None)
 
     def _open(self, stage: str, settings: Mapping[str, Any], results: str | None) -> None:
@@ -189,44 +166,48 @@ class Store:
             SettingsChanged: another process has opened the stage with other settings since it was opened here, when it
                 was still empty.
         """
-        number = self._number(stage)
-        values = [(number, *_checked(record)) for record in records]
-        with self._database.transaction(f"saving {len(values)} records of stage {stage!r}") as connection:
+        with self._saving(stage, records) as (connection, values):
             for opened, settings in self._opened.get(stage, {}).items():
                 self._compare(connection, opened, settings, None)
             connection.executemany(_SAVE, values)
 
     def overwrite(self, stage: str, records: Iterable[Record], *, results: str) -> bool:
-        """Save all records over earlier ones, unless the stage `results`, which depends on them, has a unit.
-
-        Returns:
-            Whether they were saved.
-        """
-        number = self._number(stage)
-        values = [(number, *_checked(record)) for record in records]
-        with self._database.transaction(f"saving {len(values)} records of stage {stage!r}") as connection:
+        """Save all records over earlier ones, unless the stage `results`, which depends on them, has a unit; whether
+        they were saved."""
+        with self._saving(stage, records) as (connection, values):
             if connection.execute(_HAS_UNITS, (results,)).fetchone()[0]:
                 return False
             connection.executemany(_OVERWRITE, values)
         return True
+
+    def delete(self, stage: str, units: Iterable[tuple[str, int]]) -> None:
+        """Delete the records of these units."""
+        number = self._number(stage)
+        with self._database.transaction(f"deleting records of stage {stage!r}") as connection:
+            connection.executemany(_DELETE, [(number, *unit) for unit in units])
+
+    @contextmanager
+    def _saving(self, stage: str, records: Iterable[Record]) -> Iterator[tuple[sqlite3.Connection, list[tuple]]]:
+        number = self._number(stage)
+        values = [(number, *_checked(record)) for record in records]
+        with self._database.transaction(f"saving {len(values)} records of stage {stage!r}") as connection:
+            yield connection, values
 
     def records(self, stage: str) -> Iterator[Record]:
         """Yield the records ordered by (id, index), in pages that lock nobody."""
         number = self._number(stage)
         last = ("", -1)
         while page := self._database.read(_PAGE, number, *last, RECORDS_A_PAGE):
-            for id_, index, status, payload, reason in page:
-                yield Record(id_, index, status, json.loads(payload), reason)
+            yield from map(_record, page)
             last = page[-1][:2]
 
     def find(self, stage: str, units: Iterable[tuple[str, int]]) -> Iterator[Record]:
-        """Yield the existing records of these units, in their order; each is read when it is reached."""
+        """Yield the existing records of these units, in their order; each is read when it is its turn."""
         for unit in units:
             rows = self._database.read(_FIND, stage, *unit)
             if not rows:
                 self._number(stage)  # says so if there is no such stage
-            for id_, index, status, payload, reason in rows:
-                yield Record(id_, index, status, json.loads(payload), reason)
+            yield from map(_record, rows)
 
     def _number(self, stage: str) -> int:
         rows = self._database.read("SELECT number FROM stages WHERE name = ?", stage)
@@ -237,6 +218,11 @@ class Store:
         return rows[0][0]
 
 
+def _record(row: tuple) -> Record:
+    id_, index, status, payload, reason = row
+    return Record(id_, index, status, json.loads(payload), reason)
+
+
 def _checked(record: Record) -> tuple[str, int, str, str, str]:
     id_, index, status, payload, reason = record
     if not isinstance(id_, str) or not isinstance(index, int) or index < 0 or status not in ("done", "failed"):
@@ -244,11 +230,8 @@ def _checked(record: Record) -> tuple[str, int, str, str, str]:
             f"Store.save: got id {id_!r}, index {index!r} and status {status!r}; expected a string, a number ≥ 0, and "
             "'done' or 'failed'"
         )
-    if not isinstance(payload, dict) or any(column in payload for column in EXPORTED_COLUMNS):
-        raise ValueError(
-            f"Store.save: the payload of {(id_, index)} is {_short(payload)}; expected a dict without the keys "
-            f"{EXPORTED_COLUMNS}, which every exported record has by itself"
-        )
+    if not isinstance(payload, dict):
+        raise ValueError(f"Store.save: the payload of {(id_, index)} is {_short(payload)}; expected a dict")
     return id_, index, status, _as_json(payload, f"payload of {(id_, index)}"), _storable(reason)
 
 
@@ -263,14 +246,8 @@ def _as_json(value: Mapping[str, Any], what: str) -> str:
 
 def _storable(text: str) -> str:
     """Replace lone surrogates, which servers may send and UTF-8 cannot encode."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
-
-# ------------------------------------------------------------------------------------------------------------ settings
 
 _ABSENT = object()
 

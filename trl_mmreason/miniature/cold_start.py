@@ -16,7 +16,7 @@ from transformers.trainer_callback import ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
 from ..compat.patch_embedding import use_matrix_product_for_patches
-from ..data.files import atomic_path
+from ..data.folders import atomic_path
 from ..generation.engine import Failure, SamplingParams
 from ..generation.protocols import Direct, last_verdict
 from ..generation.transformers_engine import TransformersEngine

@@ -11,7 +11,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from ..data.files import write_whole
+from ..data.folders import write_whole
 from ..evaluation.curves import plot_curves
 from ..evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
 from ..evaluation.logged_completions import tables_of
@@ -19,9 +19,9 @@ from ..evaluation.metrics import format_table, improves
 from ..evaluation.results import Results, compare_results
 from ..evaluation.training_run import TRAINING_REPORT, write_training_report
 from ..generation.engine import SamplingParams
+from ..generation.model_loading import whole_policy
 from ..generation.protocols import ComparedProtocol
 from ..generation.transformers_engine import TransformersEngine
-from ..generation.whole_policy import whole_policy
 from ..training.model_card import COMPARED, EVALUATIONS
 from ..training.rollout_engine import rollout_engine
 from .script_parser import command_line

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..data.suggestions import suggestion
+from ..data.user_text import suggestion
 
 _IN_WHEEL = Path(__file__).parents[1] / "_recipes"
 

@@ -19,8 +19,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import ModelConfig, TrlParser
 
 from ..compat.packages import DEEPSPEED, refuse_missing_packages
-from ..data.suggestions import suggestion
-from ..data.unique_json import parse_unique
+from ..data.user_text import parse_unique, suggestion
 from ..training.config_values import refuse_impossible
 from ..training.documented import HelpFormatter
 from ..training.resuming import resolve_checkpoint

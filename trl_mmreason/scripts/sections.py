@@ -17,9 +17,8 @@ from huggingface_hub.utils.sha import sha_fileobj
 
 import trl_mmreason
 
-from ..data.files import NoSuchFolder
-from ..data.suggestions import suggestion
-from ..data.unique_json import parse_unique
+from ..data.folders import NoSuchFolder
+from ..data.user_text import parse_unique, suggestion
 from ..training.documented import documented
 from ..training.model_card import MINIATURE
 from .refusals import WrongArgument
@@ -32,7 +31,7 @@ class DataArguments:
     """The source of the questions.
 
     Attributes:
-        dataset_name: Hub id, local file or folder (`data.loading.load_rows`), or `miniature/<category>` for
+        dataset_name: Hub id, local file or folder (`data.row_loading.load_rows`), or `miniature/<category>` for
             drawn problems.
         dataset_split: the split to train on.
         eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.

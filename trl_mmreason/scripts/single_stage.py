@@ -17,9 +17,9 @@ from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
-from ..data.files import adapter_base, check_model_folder, lock_folder
-from ..data.loading import load_rows
-from ..data.sources import read_completions
+from ..data.folders import adapter_base, check_model_folder, lock_folder
+from ..data.row_loading import load_rows
+from ..data.row_sources import read_completions
 from ..jobs.store import Store
 from ..miniature.cold_start import cold_start
 from ..miniature.lessons import Lessons

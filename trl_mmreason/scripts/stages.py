@@ -17,17 +17,17 @@ from datasets import Dataset
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl import GRPOTrainer, ModelConfig
 
-from ..data.files import atomic_path, lock_folder, write_whole
+from ..data.folders import atomic_path, lock_folder, write_whole
 from ..evaluation.curves import plot_curves
 from ..evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from ..evaluation.files import format_results
 from ..evaluation.results import Results
 from ..generation.engine import Engine
-from ..generation.loading import load_model, load_processor
+from ..generation.model_loading import load_model, load_processor
 from ..generation.patience import patient_state
 from ..generation.protocols import AnsweringProtocol
 from ..generation.transformers_engine import TransformersEngine
-from ..generation.vllm_process import VLLMProcess
+from ..generation.vllm_engine import VLLMProcess
 from ..jobs.store import Store
 from ..miniature.lessons import Lessons
 from ..miniature.tasks import Problem, make_problems

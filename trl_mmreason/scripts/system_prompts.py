@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ..data.suggestions import suggestion
+from ..data.user_text import suggestion
 from ..evaluation.methods import declared
 
 _SWITCHES = ("/think", "/no_think")  # switches of Qwen3's thinking in a system prompt

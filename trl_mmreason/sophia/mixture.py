@@ -16,9 +16,9 @@ import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..data.images import stored_pictures
+from ..data.row_sources import read_completions
 from ..data.rows import MESSAGES
-from ..data.sources import read_completions
-from ..jobs.export import ROWS_A_BATCH
+from ..jobs.source_rows import ROWS_A_BATCH
 from ..messages import completion_text, plain_messages
 from .prompts import CAPTION_PROMPT, prompt_for
 from .rewarded_rows import finite_reward

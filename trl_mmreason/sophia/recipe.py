@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..evaluation.methods import Method, cite
-from ..generation.chat import Chat
-from ..generation.engine import Engine, SamplingParams
+from ..generation.engine import Chat, Engine, SamplingParams
 from ..generation.server_engine import ServerEngine
 from ..grading import Grader, JudgeGrader
 from ..jobs.store import Store

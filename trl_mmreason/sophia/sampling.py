@@ -25,11 +25,11 @@ from ..generation.engine import Engine, Failure, SamplingParams
 from ..generation.patience import wait_for_all
 from ..generation.protocols import Direct, RowSample
 from ..grading import Grader
-from ..jobs.answering import JoinedRows, answer_questions, ask
+from ..jobs.answering import answer_questions, ask
 from ..jobs.difficulty import tally, usable_questions
-from ..jobs.export import ROWS_A_BATCH
 from ..jobs.questions import remember_questions
 from ..jobs.run import run
+from ..jobs.source_rows import ROWS_A_BATCH, JoinedRows
 from ..jobs.store import Store
 from ..messages import plain_messages, question_text
 from .objective import select_trajectories
@@ -231,7 +231,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
     if missing:
         raise ValueError(
             f"make_off_policy_data: the rows have the columns {rows.column_names} and lack {missing}. "
-            "trl_mmreason.data.loading.load_rows(…, columns={'answer': …}) brings other names into this form."
+            "trl_mmreason.data.row_loading.load_rows(…, columns={'answer': …}) brings other names into this form."
         )
     prompts = []
     for id_, prompt in zip(rows["id"], rows["prompt"], strict=True):

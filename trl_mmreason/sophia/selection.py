@@ -20,7 +20,7 @@ from datasets import Dataset, Features, List, Value
 from ..data.rows import MESSAGES
 from ..generation.engine import Failure, derive_seed
 from ..jobs.answering import Answers
-from ..jobs.export import join_source_columns, no_rows
+from ..jobs.source_rows import join_source_columns, no_rows
 from ..jobs.store import Store
 from .objective import caption_rewards, select_trajectories
 from .prompts import opened, prompt_for

@@ -22,7 +22,7 @@ from ..grading import Grader
 from ..jobs.answering import answer_questions
 from ..jobs.asking import ReplyCollector, parsed_positions
 from ..jobs.difficulty import tally
-from ..jobs.export import join_source_columns
+from ..jobs.source_rows import join_source_columns
 from ..jobs.store import Record, Store
 from ..messages import question_text, with_system_message
 from .prompts import (

@@ -28,7 +28,7 @@ from transformers.trainer_utils import TrainOutput
 from ..compat.adapters import CheckpointError, adapter_tensors, check_adapter_restored, check_names
 from ..compat.replaced import replaced
 from ..compat.sharding import is_sharded, load_whole_state, loading_whole, whole_state
-from ..data.files import atomic_path, lock_folder, unlock_folder
+from ..data.folders import atomic_path, lock_folder, unlock_folder
 from .interruption import ends_on_signal
 from .model_card import edit_card, warn_of_local_base
 from .resuming import (

@@ -13,8 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import torch
 from transformers import GenerationConfig, SchedulerType, get_scheduler
 
-from ..data.suggestions import suggestion
-from ..data.unique_json import parse_unique
+from ..data.user_text import parse_unique, suggestion
 
 Rule = tuple[Callable[[Any], bool], str]
 

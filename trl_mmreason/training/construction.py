@@ -23,7 +23,7 @@ from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import check_precision
 from ..compat.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
 from ..compat.vision_passes import let_every_pass_see_a_picture
-from ..data.files import adapter_base, check_model_folder, check_model_path
+from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import PICTURE_COLUMNS, pictures_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
@@ -193,7 +193,7 @@ def _source_of(columns: set[str]) -> str:
     makers = (maker for column, maker in _MADE_BY.items() if column in columns)
     if maker := next(makers, None):
         return f"{maker} such rows; `dataset.rename_columns` helps where only the names differ."
-    return "trl_mmreason.data.loading.load_rows(..., columns={'answer': ...}) brings other names into this form."
+    return "trl_mmreason.data.row_loading.load_rows(..., columns={'answer': ...}) brings other names into this form."
 
 
 def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> list[Any]:

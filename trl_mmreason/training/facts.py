@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import TrainOutput
 
-from ..data.files import write_whole
+from ..data.folders import write_whole
 from .model_card import FACTS_FILE
 from .resuming import newest_checkpoint
 

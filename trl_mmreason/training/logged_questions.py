@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from accelerate.utils import gather_object
 from PIL import Image
 
-from ..data.files import atomic_path
+from ..data.folders import atomic_path
 from ..data.images import png_of
 from ..messages import question_text
 

@@ -15,7 +15,7 @@ from typing import Any
 from accelerate.utils import is_peft_model
 from huggingface_hub import ModelCard
 
-from ..data.files import write_whole
+from ..data.folders import write_whole
 from ..messages import text_of
 
 logger = logging.getLogger(__name__)

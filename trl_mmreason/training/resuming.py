@@ -26,7 +26,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
-from ..data.files import sync_to_disk, write_whole
+from ..data.folders import sync_to_disk, write_whole
 
 logger = logging.getLogger(__name__)
 

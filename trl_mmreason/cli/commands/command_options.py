@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...data.files import atomic_path, check_model_folder
+from ...data.folders import atomic_path, check_model_folder
 from ...scripts.refusals import WrongArgument
 from ...scripts.system_prompts import parse_optional_text, read_system_prompt
 from . import parsers
@@ -142,7 +142,7 @@ def run_pipeline(arguments: Namespace, pipeline: Callable[..., Any], *, system_p
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         system_prompt: put before every question.
     """
-    from ...data.loading import load_rows
+    from ...data.row_loading import load_rows
     from ...jobs.store import Store
 
     if not arguments.output.endswith(".parquet"):

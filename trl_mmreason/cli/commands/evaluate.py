@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...data.suggestions import suggestion
+from ...data.user_text import suggestion
 from ...scripts.refusals import WrongArgument
 from . import command_options as options
 from .parsers import count, share
@@ -160,7 +160,7 @@ def _settings(arguments: Namespace) -> dict[str, Any]:
     names = [benchmark.partition("=")[0].replace("/", "-") for benchmark in arguments.benchmarks]
     options.check_servers(arguments, *(Path(arguments.output) / name / "answers.sqlite" for name in names))
     if arguments.judge:
-        from ...generation.chat import Chat
+        from ...generation.engine import Chat
         from ...grading import JudgeGrader
 
         judge = Chat(options.load_engine(arguments, "judge"))
@@ -183,7 +183,7 @@ def _load(arguments: Namespace, benchmark: str) -> _Questions:
     prompt: dict[str, Any] = {}
     reading: dict[str, Any] = {"image_root": arguments.image_root, "max_rows": arguments.limit}
     if known is None:
-        from ...data.loading import load_rows
+        from ...data.row_loading import load_rows
 
         _refuse_unused(arguments, "prompt_template", "instruction", why="rows of your own are asked as they are")
         reading |= {"columns": arguments.columns, "on_error": "raise"}  # with rows left out it would be another one
@@ -210,7 +210,7 @@ def _load(arguments: Namespace, benchmark: str) -> _Questions:
 
 def _check_name(name: str, source: str, known: Any) -> None:
     """Refuse a name that is no benchmark and comes without a source, or that cannot be a folder's."""
-    from ...data.sources import SUFFIXES
+    from ...data.row_sources import SUFFIXES
 
     if not source and (Path(name).exists() or Path(name).suffix in SUFFIXES):
         stem = "-".join(re.findall(r"[\w-]+", Path(name).resolve().stem)).lstrip("-") or "name"
@@ -228,7 +228,7 @@ def _check_name(name: str, source: str, known: Any) -> None:
 def load_engine(arguments: Namespace) -> Any:
     """Make the engine that answers as the policy."""
     if arguments.vllm:
-        from ...generation.vllm_process import VLLMProcess
+        from ...generation.vllm_engine import VLLMProcess
 
         dtype = {"dtype": arguments.dtype} if arguments.dtype else {}
         return VLLMProcess(arguments.model, chat_template_kwargs=arguments.chat_template_kwargs, **dtype)

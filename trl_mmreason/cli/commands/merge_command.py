@@ -20,7 +20,7 @@ def add(command: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    from ...jobs.merge import merge_stores
+    from ...jobs.merge_stores import merge_stores
 
     try:
         merged = merge_stores(arguments.store, arguments.output)

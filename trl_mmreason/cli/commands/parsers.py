@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
 
-from ...data.unique_json import parse_unique
+from ...data.user_text import parse_unique
 from ...scripts.system_prompts import read_optional_text
 
 

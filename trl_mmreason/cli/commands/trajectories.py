@@ -14,7 +14,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from typing import Any
 
-from ...data.files import check_model_path
+from ...data.folders import check_model_path
 from ...scripts.refusals import WrongArgument
 from . import command_options as options
 from .parsers import count, share

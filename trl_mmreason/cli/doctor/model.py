@@ -11,10 +11,10 @@ from PIL import Image
 from transformers import AutoConfig, GenerationConfig
 
 from ...compat.chat_template import next_turn_ids
-from ...data.files import check_model_path
+from ...data.folders import check_model_path
 from ...data.rows import DataError
 from ...generation.batch import declared_end_ids, encode
-from ...generation.loading import ENCODING_ERRORS, load_processor, sees_pictures
+from ...generation.model_loading import ENCODING_ERRORS, load_processor, sees_pictures
 from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
 from ...training.construction import check_template

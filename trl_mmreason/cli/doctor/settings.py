@@ -17,9 +17,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from trl import GRPOConfig, ModelConfig
 
 from ...compat.packages import missing_packages
-from ...data.files import is_missing_path
+from ...data.folders import is_missing_path
+from ...data.row_sources import read_source
 from ...data.rows import DataError
-from ...data.sources import read_source
 from ...scripts.recipes import config_file, load_script, read_config
 from ...scripts.script_parser import ScriptParser
 from ...training.model_card import MINIATURE

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Json, Value
 
-from ...data.loading import CHECKED_FEATURES, list_first, row_problems, with_plain_answers
+from ...data.row_loading import CHECKED_FEATURES, list_first, row_problems, with_plain_answers
+from ...data.row_sources import LINE, parse_line
 from ...data.row_values import RefusedValue, read_images
-from ...data.sources import LINE, parse_line
 from . import drawn, mathematics, science
 from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, picture_numbers
 from .prompt import TEMPLATE, check_prompt_template, name_pictures, render

@@ -11,9 +11,9 @@ from typing import Any
 from datasets import Dataset, DatasetDict, concatenate_datasets, get_dataset_config_names, load_dataset
 from datasets.exceptions import DatasetsError
 
-from ...data.files import is_missing_path
+from ...data.folders import is_missing_path
+from ...data.row_sources import LINE, Source, json_columns, read_source, undecoded
 from ...data.rows import DataError
-from ...data.sources import LINE, Source, json_columns, read_source, undecoded
 from .adapter import Benchmark, BenchmarkError
 
 _LOADING_ERRORS = (OSError, ValueError, RuntimeError, DatasetsError)

@@ -42,14 +42,9 @@ def is_missing_path(name: str) -> bool:
 
 
 def check_model_path(name: str, cache_dir: str | Path | None = None) -> None:
-    """Refuse a model path that does not exist, before requests to a Hub out of reach, whose retries take minutes.
+    """Refuse a path or Hub id without a model by `NoSuchFolder`, before requests whose retries take minutes.
 
-    Args:
-        name: a path or Hub id.
-        cache_dir: the Hub's cache, if it is not the usual one.
-
-    Raises:
-        NoSuchFolder: names the path.
+    `cache_dir` is the Hub's cache, if it is not the usual one.
     """
     if is_missing_path(name):
         looks_like_id = _HUB_ID.fullmatch(name)
@@ -61,11 +56,7 @@ def check_model_path(name: str, cache_dir: str | Path | None = None) -> None:
 
 @cache  # caches names that passed
 def _check_hub(name: str, cache_dir: str | Path | None) -> None:
-    """Refuse a Hub id without cached files if the Hub is out of reach; errors of the Hub are left to loading.
-
-    Raises:
-        NoSuchFolder: names the id, and why the Hub cannot be asked.
-    """
+    """Refuse a Hub id of which nothing is cached, if the Hub is out of reach; its answers are left to loading."""
     # here: it takes time to import, and most names are paths
     from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
@@ -86,11 +77,7 @@ def _check_hub(name: str, cache_dir: str | Path | None) -> None:
 
 
 def check_model_folder(name: str) -> None:
-    """Refuse what `check_model_path` refuses, and a folder that holds neither a model nor an adapter.
-
-    Raises:
-        NoSuchFolder: names the path.
-    """
+    """Refuse what `check_model_path` refuses, and a folder that holds neither a model nor an adapter."""
     check_model_path(name)
     folder = Path(name).expanduser()
     if folder.exists() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
@@ -153,10 +140,9 @@ def sync_to_disk(folder: Path, *, inner: bool = True) -> None:
 
 
 def lock_folder(folder: str | Path) -> bool:
-    """Keep other runs out of a folder until `unlock_folder`, or until this process ends; whether it was free before.
+    """Keep other runs out of a folder until `unlock_folder` or the end of this process; whether it was free before.
 
-    A lock of POSIX: it ends with the process however that ends, children do not inherit it, and NFS has it, too, where
-    its lock service runs. Windows has none.
+    Done by a lock of POSIX, which ends with the process, also on NFS; Windows has none.
 
     Raises:
         FolderInUse: another process holds it; names the process.

@@ -1,7 +1,4 @@
-"""Read rows from a Hub id, files, folders, or a loaded dataset.
-
-Nothing is checked here but that the source can be read.
-"""
+"""Read unchecked rows from a Hub id, files, folders, or a loaded dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ import pyarrow as pa
 from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, List, Video, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 
-from .files import is_missing_path
+from .folders import is_missing_path
 from .row_values import RefusedValue
 from .rows import DataError
 
@@ -105,27 +102,22 @@ def _refuse_mixed(folder: Path) -> None:
     card = folder / "README.md"
     if card.is_file() and "data_files" in card.read_text(encoding="utf-8"):
         return  # the data set's card says which files to read
-    files = {*folder.glob("*"), *folder.rglob("*.parquet")}
     kinds: dict[str, list[str]] = {}
-    for file in sorted(files):
+    for file in sorted({*folder.glob("*"), *folder.rglob("*.parquet")}):
         if file.suffix in SUFFIXES and file.name not in _ABOUT:
             kinds.setdefault(file.suffix, []).append(str(file.relative_to(folder)))
     if len(kinds) > 1:
-        named = "; ".join(
-            f"{len(files)} {suffix} ({', '.join(files[:3])}{', …' * (len(files) > 3)})"
-            for suffix, files in kinds.items()
-        )
+        named = [
+            f"{len(files)} {kind} ({', '.join(files[:3] + ['…'] * (len(files) > 3))})" for kind, files in kinds.items()
+        ]
         raise DataError(
-            f"{str(folder)!r} holds files of several kinds, expected one kind: {named}. Name one of the files, or put "
-            "each kind into a folder of its own."
+            f"{str(folder)!r} holds files of several kinds, expected one kind: {'; '.join(named)}. Name one of the "
+            "files, or put each kind into a folder of its own."
         )
 
 
 def _files_of_split(files: list[Path], split: str) -> list[Path]:
-    """Select the files named after the split (`test.jsonl`, `test-0001.jsonl`).
-
-    If none is, all files that are not named after another split are the training split.
-    """
+    """Select the files named after the split (`test-0001.jsonl`), or for "train" those not named after another."""
     split_of = {file: re.split(r"[-_.]", file.stem)[0].lower() for file in files}
     named = [file for file in files if split_of[file] == split]
     if not named and split == "train":
@@ -169,7 +161,7 @@ def _load(source_name: str, *args: Any, **kwargs: Any) -> Dataset:
         raise DataError(f"could not load {source_name!r}: {error}{cause}\n{_ACCEPTED}") from error
 
 
-def _read_json(file: Path) -> Iterable[str]:
+def _read_json(file: Path) -> list[str]:
     """Return JSON lines from a file with one array of objects or with JSON lines."""
     text = _read_utf8(file)
     if not text.lstrip().startswith("["):
@@ -181,7 +173,7 @@ def _read_json(file: Path) -> Iterable[str]:
     return [json.dumps(row) for row in rows]  # in ASCII: half a surrogate pair is its row's problem
 
 
-def _read_csv(file: Path) -> Iterable[str]:
+def _read_csv(file: Path) -> list[str]:
     """Return JSON lines from a CSV file with a header; all values are strings."""
     reader = csv.DictReader(io.StringIO(_read_utf8(file), newline=""))
     if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
@@ -199,8 +191,7 @@ def _read_utf8(file: Path) -> str:
 def undecoded(dataset: Dataset) -> Dataset:
     """Make columns of pictures give the stored {"bytes", "path"} instead of PIL pictures."""
     for column, feature in dataset.features.items():
-        stored = _stored(feature)
-        if stored != feature:
+        if (stored := _stored(feature)) != feature:
             dataset = dataset.cast_column(column, stored)
     return dataset
 

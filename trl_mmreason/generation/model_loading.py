@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import torch
+from accelerate.utils import broadcast
 from huggingface_hub import snapshot_download
 from peft import PeftConfig, PeftModel
 from transformers import (
@@ -28,12 +30,15 @@ from ..compat import torchvision_free  # noqa: F401  processors load without tor
 from ..compat.adapters import check_adapter_restored
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import keep_training_layout
-from ..compat.sharding import loading_whole
-from ..data.files import check_model_path
+from ..compat.sharding import is_sharded, loading_whole
+from ..data.folders import check_model_path
 from ..data.images import DECODING_ERRORS
 from .batch import ProcessingClass
 from .engine import Failure
 from .patience import patient_state
+
+if TYPE_CHECKING:
+    from transformers import Trainer
 
 # What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
@@ -71,7 +76,7 @@ def load_model(
     """Load a model for sampling; its adapter is merged unless the weights are quantised.
 
     Args:
-        model: path or Hub id of a vision-language or text-only model, or of an adapter that names its base model.
+        model: path or Hub id of a model, or of an adapter that names its base model.
         adapter: path or Hub id of an adapter for `model`.
         dtype: dtype of the weights; "auto" as they are saved.
         device: this process's accelerator by default, or the CPU without one.
@@ -90,10 +95,8 @@ def load_model(
     if adapter is not None:
         check_model_path(adapter)
     base, base_revision = model, revision
-    if adapter is None and find_adapter_config_file(model, revision=revision) is not None:
-        adapter = _local(model, revision)
-        peft_config = PeftConfig.from_pretrained(adapter)
-        base, base_revision = peft_config.base_model_name_or_path, peft_config.revision
+    if adapter is None:
+        base, base_revision, adapter = _base_of(model, revision)
     if device is not None and "device_map" in model_kwargs:
         raise ValueError(f"Got device={str(device)!r} and a device_map, which both place the model; give one of them.")
     source = {"revision": base_revision, "trust_remote_code": trust_remote_code}
@@ -117,19 +120,24 @@ def load_model(
 def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """Load a model's processor, or a text-only model's tokenizer; for an adapter without one, its base model's."""
     check_model_path(model)
-    base, base_revision = model, revision
-    if find_adapter_config_file(model, revision=revision) is not None:
-        model = _local(model, revision)
-        peft_config = PeftConfig.from_pretrained(model)
-        base, base_revision = peft_config.base_model_name_or_path, peft_config.revision
+    base, base_revision, adapter = _base_of(model, revision)
     config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
     sees = sees_pictures(config)
     own = _PROCESSOR_FILES if sees else _TOKENIZER_FILES
-    if model != base and not any((Path(model) / name).exists() for name in own):
-        model, revision = base, base_revision
+    if adapter is not None and any((Path(adapter) / name).exists() for name in own):
+        base, base_revision = adapter, revision
     # Not AutoProcessor for both: it hides why a tokenizer cannot be loaded.
     auto_class = AutoProcessor if sees else AutoTokenizer
-    return auto_class.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+    return auto_class.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
+
+
+def _base_of(model: str, revision: str | None) -> tuple[str, str | None, str | None]:
+    """Base model and its revision, and the adapter's folder; the model itself if it is no adapter."""
+    if find_adapter_config_file(model, revision=revision) is None:
+        return model, revision, None
+    adapter = _local(model, revision)
+    peft_config = PeftConfig.from_pretrained(adapter)
+    return peft_config.base_model_name_or_path, peft_config.revision, adapter
 
 
 def _local(adapter: str, revision: str | None) -> str:
@@ -156,3 +164,31 @@ def processor_fingerprint(processing_class: ProcessingClass) -> str:
     scales = isinstance(processing_class, ProcessorMixin)
     pictures = json.loads(processing_class.image_processor.to_json_string()) if scales else None
     return hashlib.sha256(json.dumps([template, pictures], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def whole_policy(trainer: Trainer, saved: str | Path | None = None) -> Iterator[PreTrainedModel]:
+    """Yield the policy, whole and on this process's device; all processes have to ask for it.
+
+    Under FSDP, whose processes run a sharded model together, it is read from where it is saved.
+
+    Args:
+        trainer: its model may be sharded, or wait on the CPU for training to begin, as under DeepSpeed and FSDP.
+        saved: a folder that holds the policy; under FSDP it may be `None` only before training.
+    """
+    accelerator: Any = trainer.accelerator
+    policy: Any = accelerator.unwrap_model(trainer.model)
+    if trainer.is_fsdp_enabled and saved is not None:
+        whole, _ = load_model(str(saved))
+        whole.config._name_or_path = policy.config._name_or_path  # the folder may be moved
+        yield whole
+        return
+    if policy.device.type != accelerator.device.type and not is_sharded(policy):
+        policy.to(accelerator.device)
+    if trainer.is_fsdp_enabled:
+        for weight in [*policy.parameters(), *policy.buffers()]:  # the first process alone may have read them
+            broadcast(weight.data, from_process=0)
+    from trl.models import unwrap_model_for_generation  # here: TRL takes seconds to load
+
+    with unwrap_model_for_generation(trainer.model_wrapped, accelerator) as policy:
+        yield policy

@@ -2,8 +2,7 @@
 
 merge_stores(["a/answers.sqlite", "b/answers.sqlite"], "answers.sqlite")
 
-The output appears under its name only when it is whole: a merge that is killed leaves no half output, and the inputs as
-they were. The same call then starts afresh.
+A killed merge leaves the inputs as they were and no output; the same call then starts afresh.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from itertools import groupby, islice, repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from ..data.files import atomic_path
+from ..data.folders import atomic_path, sync_to_disk
 from .store import Record, Store, differences
 
 RECORDS_A_TRANSACTION = 1000
@@ -48,17 +47,15 @@ class Merged(NamedTuple):
 
 
 def merge_stores(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Merged:
-    """Write a store with every unit of several stores, once.
-
-    A unit that several stores hold must have the same result in all of them. One that is done in one store and failed
-    in another is done.
+    """Write a store with every unit of several stores, once; one that failed in some of them and is done in another is
+    done.
 
     Args:
         inputs: paths of two stores or more, of the same work with the same settings.
         output: path of the merged store, where no file may be.
 
     Raises:
-        ValueError: paths that cannot be meant.
+        ValueError: an input is missing or comes twice, or the output exists.
         MergeConflict: the stores differ in the settings of a stage or in the result of a unit.
         StoreError: a file is no store, or the output cannot be written.
     """
@@ -70,7 +67,7 @@ def merge_stores(inputs: Sequence[str | os.PathLike[str]], output: str | os.Path
         stores = [opened.enter_context(Store(path)) for path in paths]
         with Store(unfinished) as merged:
             result = _merge(stores, merged)
-    _sync(target.parent)
+    sync_to_disk(target.parent, inner=False)
     return result
 
 
@@ -98,7 +95,7 @@ def _merge(stores: Sequence[Store], merged: Store) -> Merged:
             failed += sum(record.status == "failed" for record in batch)
         counts[stage] = StageCount(units, failed)
     if conflicts:
-        listed = [*conflicts[:CONFLICTS_LISTED], *(["…"] if len(conflicts) > CONFLICTS_LISTED else [])]
+        listed = conflicts[:CONFLICTS_LISTED] + ["…"] * (len(conflicts) > CONFLICTS_LISTED)
         raise MergeConflict(
             f"{len(conflicts)} units have different results in different stores, and only one can be kept:\n"
             + "\n".join(f"  {line}" for line in listed)
@@ -141,16 +138,6 @@ def _united(stage: str, stores: Sequence[Store], conflicts: list[str]) -> Iterat
 
 
 def _remove(path: Path) -> None:
-    """Delete a store's file and SQLite's files beside it."""
-    for ending in ("", "-wal", "-shm", "-journal"):
+    """Delete a store's file and SQLite's journal beside it."""
+    for ending in ("", "-journal"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """Sync the folder, so that the new name survives a crash; not every system can open folders."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -3,8 +3,7 @@
     rows = load_rows("data/train.jsonl", columns={"prompt": "problem", "answer": "solution"})
     trainer = AdaPOTrainer(model, args=config, train_dataset=rows.dataset)
 
-A file of 50,000 rows often holds a few that would stop a run hours later: a picture cut short, an answer that is not
-among the choices. Every row is checked before training; the bad ones are named and, by default, left out.
+Every row is checked before training; the bad ones are named and, by default, left out.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
 from .row_cache import cache_arguments
+from .row_sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 from .row_values import RefusedValue, naming_column
 from .rows import MESSAGES, NAMES, DataError, RowProblem, RowReader
-from .sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 from .unseen_media import is_media_column
-
-__all__ = ["SYNONYMS", "DataError", "LoadedRows", "RowProblem", "find_columns", "load_rows"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,21 +79,16 @@ def load_rows(
 
     The dataset has exactly these columns, and those of `keep_columns`:
 
-    - `prompt`: messages with string contents. A string becomes one user message, parts of text and pictures become
-      text; `<image>` at the two ends of the first user message is removed, because TRL puts the pictures there itself.
-      Choices are not written into it.
-    - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures. They
-      may be in the parts of messages instead, {"type": "image", "image": …}.
+    - `prompt`: messages with string contents, without `<image>` at the ends of the first user message.
+    - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures.
     - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several. Without a
-      column of answers, the last turn of the assistant in `messages` (as ms-swift writes them) or `conversations` (as
-      LLaVA does), whose other turns are the prompt.
-    - `choices`: letter → text, or None. A list of strings gets the letters A, B, C, …
+      column of answers, the last turn of the assistant in `messages` or `conversations`.
+    - `choices`: letter → text, or None.
     - `id`: the row's own, or "<source>-<index>".
     - `category`: a string or None.
 
-    The first call decodes every picture, 4 to 10 ms for 640 × 480 pixels; `num_proc` shares that out. Later calls read
-    what it wrote (`row_cache`), unless rows, arguments, this package, or path, size or time of change of a picture
-    differ.
+    The first call decodes every picture. Later calls read what it wrote (`row_cache`), unless rows, arguments, this
+    package, or path, size or time of change of a picture differ.
 
     A row with media that the model would not see is a bad row: video or audio, or a picture in a column that is not
     read while the row has no other. With `images` in `columns`, pictures in other columns are ignored; with None, all
@@ -106,18 +98,16 @@ def load_rows(
         source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
             metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken).
         split: which split to take. A single file is one split, whatever it is called.
-        columns: our name → the source's column, for example {"prompt": "problem"}. A name that is not given is
-            looked for by itself and by `SYNONYMS`. None says that the source has none: {"answer": None} for data
-            without labels, whose `answer` is then None. One column for both `prompt` and `answer` is read as
-            conversations.
+        columns: our name → the source's column, for example {"prompt": "problem"}; by default found by `SYNONYMS`.
+            None says that the source has none: {"answer": None} for data without labels, whose `answer` is then None.
+            One column for both `prompt` and `answer` is read as conversations.
         keep_columns: further columns to keep as they are. All others are left out.
         image_root: the folder that relative paths start from; by default that of the data file.
         system_prompt: put before every prompt as a system message.
         on_error: "drop" leaves bad rows out and logs one warning; "raise" raises if there is any.
         num_proc: processes that check rows, as in `datasets.Dataset.map`.
         max_rows: take no more rows than this, before they are checked.
-        seed: take them at random, in the order of the source: of one seed, fewer rows are among more. `None` takes the
-            first.
+        seed: seed of a random choice of `max_rows`, in the order of the source; `None` takes the first.
 
     Raises:
         DataError: the source cannot be read, a required column is missing or ambiguous, no row can be used, or, with
@@ -211,9 +201,9 @@ def _check_rows(
     keeps = is_json or raw.cache_files  # of rows that are in memory alone nothing goes to disk
     caching = cache_arguments(raw, reader, keep, is_json) if keeps else {"load_from_cache_file": False}
     return (raw if is_json else undecoded(raw)).map(
-        _check_json_line if is_json else _check_row,
+        _check_row,
         with_indices=True,
-        fn_kwargs={"positions": positions, "reader": reader, "keep": keep},
+        fn_kwargs={"positions": positions, "reader": reader, "keep": keep if is_json else None},
         features=Features({**CHECKED_FEATURES, **kept_features}),
         remove_columns=[column for column in raw.column_names if column not in keep],
         num_proc=num_proc,
@@ -224,20 +214,16 @@ def _check_rows(
 
 
 def _check_row(
-    row: Mapping[str, Any], index: int, positions: Sequence[int], reader: RowReader, keep: list[str]
+    row: Mapping[str, Any], index: int, positions: Sequence[int], reader: RowReader, keep: list[str] | None
 ) -> dict[str, Any]:
-    return reader.check(row, positions[index])  # `map` carries the columns of `keep` over by itself
-
-
-def _check_json_line(
-    line: Mapping[str, str], index: int, positions: Sequence[int], reader: RowReader, keep: list[str]
-) -> dict[str, Any]:
-    position = positions[index]
+    """Check a row, or with `keep` a line of JSON, of which it keeps these columns; otherwise `map` itself does."""
+    if keep is None:
+        return reader.check(row, positions[index])
     try:
-        row = parse_line(line[LINE])
+        row = parse_line(row[LINE])
     except RefusedValue as refused:
-        return {**reader.check({}, position), **dict.fromkeys(keep), "problems": [refused.in_column("line")]}
-    return {**reader.check(row, position), **{column: row.get(column) for column in keep}}
+        return {**reader.check({}, positions[index]), **dict.fromkeys(keep), "problems": [refused.in_column("line")]}
+    return {**reader.check(row, positions[index]), **{column: row.get(column) for column in keep}}
 
 
 def _sort_out(
@@ -283,13 +269,7 @@ def _lists_choices(prompt: Sequence[Mapping[str, str]], choices: Mapping[str, st
 
 
 def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -> tuple[list[RowProblem], str]:
-    """The problems of checked rows, and a sentence with the number of bad rows.
-
-    Args:
-        checked: rows with `id` and `problems`.
-        positions: positions of the rows in the source.
-        source_name: begins the sentence.
-    """
+    """The problems of checked rows, at these positions of the source, and a sentence with the number of bad rows."""
     checked_rows = zip(positions, checked["id"], checked["problems"], strict=True)
     problems = [RowProblem(row, id_, **problem) for row, id_, refused in checked_rows for problem in refused]
     bad_count = len({problem.row for problem in problems})
