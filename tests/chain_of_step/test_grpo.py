@@ -1,6 +1,7 @@
 """ChainOfStepGRPOTrainer: what chains earn as it reaches the advantages, in process and through a server."""
 
 import re
+from statistics import mean, stdev
 
 import pytest
 import torch
@@ -126,6 +127,51 @@ def test_rewards_by_hand_reach_the_advantages_and_the_log(bases, tmp_path):
     sent = [WORKED, PARTIAL, chain("0.5", "1", answer=None), STEPLESS, SPELT, chain("0", answer="7")]
     assert [row["completion"] for row in scorer.rows] == sent
     assert {row["prompt"][0]["content"] for row in scorer.rows} == {"What is 3+4?", "And 4+3?"}
+
+
+def test_each_step_is_paid_its_own_score(bases, tmp_path):
+    rows = [QUESTION, {**QUESTION, "prompt": [{"role": "user", "content": "And 4+3?"}]}]
+    trainer = trainer_for(bases(MODEL), tmp_path, ThoughtScorer(), rows, step_credit=True, loss_type="dapo")
+    logged, batch = step(trainer, TEXTS)
+
+    def z(score, scores):
+        return (score - mean(scores)) / (stdev(scores) + 1e-4)
+
+    steps = [[0.9, 0.7, 0.8, 1, 0.5, 0.5, 1], [1, 0]]  # of the first four texts and of the others
+    answers = [[0.6, 0.5], [0.7, 0.7]]
+    paid = [
+        [*(z(score, steps[0]) for score in (0.9, 0.7, 0.8)), z(0.6, answers[0])],
+        *([z(score, steps[0]) for score in pair] for pair in ((1, 0.5), (0.5, 1))),
+        [z(0.5, answers[0])],
+        *([], []),
+        *([z(score, steps[1]), 0] for score in (1, 0)),
+    ]
+    tokens = trainer.processing_class.tokenizer.convert_tokens_to_ids([STEP_END, "<|answer_end|>"])
+    for place, (trajectory, expected) in enumerate(zip(trainer.trajectories, paid, strict=True)):
+        ids = trajectory.completion_ids
+        by_token, part = [], 0
+        for token in ids:
+            by_token.append(expected[part] if part < len(expected) else 0)
+            part += token in tokens
+        if place == 4:  # malformed: nothing is scored, though something is closed
+            assert part
+        assert batch["advantages"][place][: len(ids)].tolist() == pytest.approx(by_token, abs=1e-4)
+    # the first loss is −mean(advantage): the ratio is 1
+    mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
+    assert logged["loss"] == pytest.approx(-(batch["advantages"] * mask).sum().item() / mask.sum().item(), abs=1e-5)
+    assert logged["reward"] == pytest.approx(sum([0.64, 0.15, 0.15, 0.4, 0, 0, 0.76, 0.56]) / 8)
+
+
+@pytest.mark.parametrize(
+    ("process_reward", "settings"),
+    [(None, {}), (ThoughtScorer(), {"step_weight": 0.5}), (ThoughtScorer(), {"reward_funcs": [accuracy_reward]})],
+)
+def test_credit_of_steps_needs_their_scores_alone(bases, tmp_path, process_reward, settings):
+    added = {"reward_funcs": settings.pop("reward_funcs", None)}
+    with pytest.raises(ValueError, match="step_credit=True pays each step's tokens its own score"):
+        trainer_for(
+            *(bases(MODEL), tmp_path, process_reward, [QUESTION]), trainer_kwargs=added, step_credit=True, **settings
+        )
 
 
 def test_the_worked_example_of_the_specification(bases):

@@ -14,6 +14,7 @@ from trl_mmreason.chain_of_step.objective import (
     monte_carlo_labels,
     prm_loss,
     select_pairs,
+    step_advantages,
     trajectory_score,
 )
 
@@ -242,3 +243,12 @@ def test_auroc_is_the_share_of_pairs_in_order(positions):
         return
     wins = sum((a > b) + 0.5 * (a == b) for a in right for b in wrong)
     assert result.item() == pytest.approx(wins / (len(right) * len(wrong)))
+
+
+def test_the_advantages_of_steps_by_hand():
+    """Steps 0.2, 0.4, 0.9: mean 0.5, std √(0.26 / 2); answers 1 and 0: mean 1/2, std √(1/2)."""
+    first, second, third = step_advantages([[0.2, 0.4], [], [0.9]], [1.0, None, 0.0])
+    assert first.tolist() == pytest.approx([-0.3 / 0.36066, -0.1 / 0.36066, 0.5 / 0.70721], abs=1e-4)
+    assert second.tolist() == []
+    assert third.tolist() == pytest.approx([0.4 / 0.36066, -0.5 / 0.70721], abs=1e-4)
+    assert [each.tolist() for each in step_advantages([[0.3], []], [None, 0.7])] == [[0.0], [0.0]]  # one of each

@@ -245,6 +245,8 @@ class ChainOfStepGRPOConfig(RolloutConfig):
     Attributes:
         step_weight: w, weight of the steps in a path's score (sections 3.4 and 4.3.1); leave it out without a process
             reward model.
+        step_credit: give the score of a step to its own tokens, compared with the group's other steps, and the answer's
+            to its tokens; ours, the paper's reward is the trajectory's. What stands outside whole steps gets none.
         freeze_vision_encoder: leave the vision encoder's weights as they are, but not the projector's.
         num_generations: rollouts a question, 5; TRL's own default is 8.
         per_device_train_batch_size, per_device_eval_batch_size: rollouts a process and forward pass, in training and in
@@ -255,6 +257,7 @@ class ChainOfStepGRPOConfig(RolloutConfig):
     """
 
     step_weight: float = 0.2
+    step_credit: bool = False
     freeze_vision_encoder: bool = False
     num_generations: int | None = 5
     per_device_train_batch_size: int = 5

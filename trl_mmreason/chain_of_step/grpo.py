@@ -9,11 +9,16 @@ A chain that is malformed or cut earns what its readable part does: the whole st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
+from accelerate.utils import gather_object
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from ..compat.chat_template import token_counter
 from ..compat.model_parts import freeze_vision_encoder
@@ -22,12 +27,15 @@ from ..grading.async_rewards import Ahead
 from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..messages import text_of
 from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
-from ..training.grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
-from .chains import CHAIN_PROBLEMS, ProcessReward, ReadPath, read_path, scorable_rows, score_paths
+from ..training.credit import GroupOutcome, without_ungraded
+from ..training.grpo import GroupGRPOTrainer
+from .chains import CHAIN_PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, scorable_rows, score_paths
 from .config import ChainOfStepGRPOConfig
+from .objective import step_advantages
 from .process_reward_client import process_reward_from
 from .recipe import PAPER
-from .tokens import chain_token_ids
+from .template import ANSWER_END, STEP_END
+from .tokens import chain_token_ids, part_of_token
 
 _LogMetric = Callable[[str, float], None]
 _LogExtra = Callable[[str, list], None]
@@ -58,6 +66,7 @@ class ChainRewards:
         self.process_reward = process_reward
         self.grader = grader_or_rules(grader, "ChainOfStepGRPOTrainer")
         self.step_weight = step_weight
+        self.scores: list[PathScore] = []  # of the last batch
         self._paths: dict[str, ReadPath] = {}  # of the batch that is sampled
         self._graded = Ahead(self.grader.grade_batch, self.grader)
         self._scored = None if process_reward is None else Ahead(process_reward.score, process_reward)
@@ -96,7 +105,7 @@ class ChainRewards:
             {"prompt": text_messages(prompt), "images": pictures}
             for prompt, pictures in zip(prompts, images or [None] * len(paths), strict=True)
         ]
-        scores = score_paths(self._scored.finish, rows, paths, self.step_weight)
+        scores = self.scores = score_paths(self._scored.finish, rows, paths, self.step_weight)
         if log_metric:
             for score in scores:
                 log_metric("trajectory_score", score.total)
@@ -222,6 +231,11 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
                 f"ChainOfStepGRPOTrainer: step_weight={args.step_weight} weighs the scores of a process reward model, "
                 "and there is none. Pass one, or leave step_weight out."
             )
+        if args.step_credit and (by_outcome or reward_funcs or args.step_weight != ChainOfStepGRPOConfig.step_weight):
+            raise ValueError(
+                "ChainOfStepGRPOTrainer: step_credit=True pays each step's tokens its own score. It needs a process "
+                "reward model, and no step_weight and reward_funcs, which are of whole trajectories."
+            )
         processing_class = processing_class or load_policy_processor(model, args)
         try:
             chain_token_ids(processing_class)
@@ -250,4 +264,23 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
         self.rewards.begin(list(rows.values()), texts, are_all=len(rows) == len(self._sampled))
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        return without_ungraded(rewards)
+        """Drop rows without a score; with `step_credit` each step's tokens get its own advantage."""
+        outcome = without_ungraded(rewards)
+        return replace(outcome, advantages=self._step_credit()) if self.args.step_credit else outcome
+
+    def _step_credit(self) -> Tensor:
+        """(N, T) advantages of all processes' tokens, NaN behind a trajectory's last one."""
+        gathered = gather_object([(score.steps, score.answer) for score in self.rewards.scores])
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        groups = [gathered[start : start + size] for start in range(0, len(gathered), size)]
+        advantages = [path for group in groups for path in step_advantages(*zip(*group, strict=True))]
+        first = self.accelerator.process_index * len(self.trajectories)
+        ends = {chain_token_ids(self.processing_class)[token] for token in (STEP_END, ANSWER_END)}
+        credit = []
+        for trajectory, parts in zip(self.trajectories, advantages[first:], strict=False):
+            (part,) = part_of_token(torch.tensor([trajectory.completion_ids]), ends)
+            part = part.where(part < len(parts), -1)  # behind a fault more may be closed than is scored
+            credit.append(torch.cat([parts, torch.zeros(1)])[part].tolist())
+        rows = [torch.tensor(row) for row in gather_object(credit)]
+        padded = pad_sequence(rows, batch_first=True, padding_value=torch.nan)
+        return pad(padded, (0, 1), value=torch.nan).to(self.accelerator.device)  # more columns than turns
