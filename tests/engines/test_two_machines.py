@@ -21,7 +21,7 @@ def start(engine, model, folder, log, *place):
     command = [str(Path(sys.executable).with_name("accelerate")), "launch"]
     command += ["--config_file", str(ROOT / f"configs/accelerate/two_nodes_{engine}.yaml"), "--mixed_precision", "no"]
     command += ["--num_processes", "2", *map(str, place), str(ROOT / "tests/engines/two_machines_run.py")]
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/helpers"), os.environ.get("PYTHONPATH", "")])
     own = {**CPU, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as file:
         return subprocess.Popen(

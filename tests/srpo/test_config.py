@@ -17,7 +17,7 @@ def test_the_defaults_are_the_papers(tmp_path):
     assert made.reflection_prompt == REFLECTION_PROMPT
     assert made.reflection_reward
     assert made.missing_second_is_wrong
-    assert made.beta == 0.01  # OpenRLHF's; see tests/test_paper_values.py for the numbers of the paper
+    assert made.beta == 0.01  # OpenRLHF's; see tests/project/test_paper_values.py for the numbers of the paper
 
 
 def test_null_on_the_command_line_means_no_prompt(tmp_path):

@@ -1,4 +1,4 @@
-"""The end of SRPO's cold start; examples/srpo.py trains until then in tests/test_examples.py."""
+"""The end of SRPO's cold start; examples/srpo.py trains until then in tests/project/test_examples.py."""
 
 import pytest
 from datasets import Dataset

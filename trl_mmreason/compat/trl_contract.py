@@ -1,6 +1,6 @@
 """The private methods that this package overrides or calls, with their expected parameters.
 
-`tests/test_trl_contract.py` holds the rest of what is relied on; this is what `mmreason doctor` looks at, too.
+`tests/compat/test_trl_contract.py` holds the rest of what is relied on; this is what `mmreason doctor` looks at, too.
 """
 
 from __future__ import annotations

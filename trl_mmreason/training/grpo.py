@@ -2,7 +2,7 @@
 
 Overrides of TRL's private methods stand here and in `sampled_turns.py`, those of transformers in `checkpoint.py`,
 `rollout_checkpoint.py` and `read_once.py`, those of TRL's vLLM in `compat/`. Each calls `super()` and edits the result;
-`tests/test_trl_contract.py` says what changed when they do.
+`tests/compat/test_trl_contract.py` says what changed when they do.
 """
 
 from __future__ import annotations

@@ -1,0 +1,79 @@
+"""The benchmark of how time and memory grow: it measures on small sizes, and its page says what its file holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.scaling import OPERATIONS, growth, merge, table
+
+ROOT = Path(__file__).parents[2]
+
+
+def numbers_of(axis, sizes, folder):
+    arguments = ["--axes", axis, "--sizes", *map(str, sizes), "--rounds", "1", "--policy", "test"]
+    main(["scaling", *arguments, "--known", str(folder / "json"), "--pictures", str(folder)])
+    return json.loads((folder / "json").read_text())[axis]
+
+
+def test_the_power_is_that_of_the_largest_sizes():
+    assert growth({10: 3.0, 100: 3.0, 1000: 300.0, 10_000: 30_000.0}) == pytest.approx(2)
+    assert growth({1: 5.0, 2: 5.0}) == pytest.approx(0)
+    measured = {"store": {"read": {"10": {"seconds": [1, 9, 2]}, "100": {"seconds": [4, 20, 30]}}}}
+    assert table([("store", "read")], measured).endswith(
+        "| read | units in the store, 10 → 100 | 2 → 20 | 10 | 1.00 | | |"
+    )
+
+
+def test_a_run_of_one_size_leaves_the_other_sizes_of_its_axis():
+    def seconds(by_size):
+        return {size: {"seconds": [value]} for size, value in by_size.items()}
+
+    known = {"read": seconds({"10": 1.0, "1000": 3.0}), "merge": seconds({"10": 5.0})}
+    measured = {"read": seconds({"200": 2.0, "10": 1.5}), "export": seconds({"200": 7.0})}
+    assert merge(known, measured) == {
+        "read": seconds({"10": 1.5, "200": 2.0, "1000": 3.0}),
+        "merge": seconds({"10": 5.0}),
+        "export": seconds({"200": 7.0}),
+    }
+    # in the order that lines are drawn in
+    assert list(merge(known, measured)["read"]) == ["10", "200", "1000"]
+    assert merge({}, known) == known
+
+
+@pytest.mark.full
+def test_every_operation_of_a_store_is_measured(tmp_path):
+    numbers = numbers_of("store", [80, 400], tmp_path)
+    assert list(numbers) == list(OPERATIONS)
+    for by_size in numbers.values():
+        for rounds in by_size.values():
+            assert len(rounds["seconds"]) == 1
+            assert min(rounds["seconds"]) > 0
+    assert (tmp_path / "scaling_store.png").stat().st_size > 10_000
+
+
+@pytest.mark.full
+def test_a_step_of_two_processes_is_measured(tmp_path):
+    numbers = numbers_of("processes", [1, 2], tmp_path)
+    assert set(numbers) == {"step", "generation", "rewards", "scoring", "update"}
+    for size in ("1", "2"):
+        whole = numbers["step"][size]["seconds"]
+        parts = [numbers[part][size]["seconds"] for part in numbers if part != "step"]
+        assert all(sum(each) <= step for *each, step in zip(*parts, whole, strict=True))
+        assert min(numbers["step"][size]["mebibytes"]) > 0
+
+
+@pytest.mark.full
+def test_a_process_that_dies_ends_the_benchmark(tmp_path):
+    """The other one waits for its turn in the meantime."""
+    with pytest.raises((EOFError, ConnectionError)):
+        numbers_of("group", [2, 1], tmp_path)  # TRL refuses groups of one
+
+
+def test_the_page_says_what_was_measured(capsys):
+    main(["scaling", "--known", str(ROOT / "docs/scaling.json")])
+    tables = capsys.readouterr().out.split("\n\n")
+    page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+    assert len(tables) == 2
+    assert all(each.strip() in page for each in tables)
