@@ -66,7 +66,10 @@ def test_a_data_set_without_rows_is_refused():
 @pytest.mark.parametrize(
     ("columns", "fix"),
     [
-        ({"prompt", "answer"}, r"trl_mmreason\.data\.loading\.load_rows\(\.\.\., columns={'answer': \.\.\.}\) brings"),
+        (
+            {"prompt", "answer"},
+            r"trl_mmreason\.data\.row_loading\.load_rows\(\.\.\., columns={'answer': \.\.\.}\) brings",
+        ),
         (
             {"prompt", "completion"},
             r"`mmreason reflect` \(SRPO\), `steps` \(Chain-of-Step\), `trajectories` \(SOPHIA\)",

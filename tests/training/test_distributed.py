@@ -25,7 +25,7 @@ from trl import GRPOTrainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
-from trl_mmreason.training import grpo
+from trl_mmreason.training import sampled_turns
 
 LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
 SGD = {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1}
@@ -66,7 +66,7 @@ def two_turns(model, folder, rows_a_process, loss_type, method):
             keys = [f"first {process * len(prompt_ids) + row}" for row in range(len(prompt_ids))]
         return [answer(key) for key in keys], None
 
-    grpo.can_share_prompts = lambda *_: False  # a row's answer follows from its place
+    sampled_turns.can_share_prompts = lambda *_: False  # a row's answer follows from its place
     GRPOTrainer._generate_single_turn = generate  # below ours, which tells the grader of answers
     scored, score_groups = [], trainer.score_groups
     trainer.score_groups = lambda rewards: scored.append(score_groups(rewards)) or scored[-1]

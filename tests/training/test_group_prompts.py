@@ -8,7 +8,7 @@ from support import FAMILY_NAMES, adapo_trainer, drawn_rows, full_but
 from trl import GRPOTrainer
 from trl.data_utils import apply_chat_template, prepare_multimodal_messages
 
-from trl_mmreason.training import grpo
+from trl_mmreason.training import sampled_turns
 from trl_mmreason.training.group_prompts import GroupPrompts, ProcessedPrompts
 
 GROUP = 4
@@ -136,7 +136,7 @@ def test_both_turns_are_those_of_prompts_that_are_not_shared(family, checkpoints
     torch.manual_seed(0)
     shared = trainer._generate(prompts)
     assert read[0] == 3  # the policy read each prompt once
-    monkeypatch.setattr(grpo, "can_share_prompts", lambda *_: False)
+    monkeypatch.setattr(sampled_turns, "can_share_prompts", lambda *_: False)
     read.clear()
     torch.manual_seed(0)
     alone = trainer._generate(prompts)

@@ -232,7 +232,7 @@ def test_the_time_of_rewards_is_the_waiting_that_is_left(overlaps, make, monkeyp
             return super().grade_batch(items)
 
     wait_while_working(monkeypatch)
-    monkeypatch.setattr("trl_mmreason.training.grpo.Stopwatch", lambda: Stopwatch(lambda: float(len(graded))))
+    monkeypatch.setattr("trl_mmreason.training.timing.Stopwatch", lambda: Stopwatch(lambda: float(len(graded))))
     trainer = make("adapo", Timed(overlaps), max_steps=1)
     trainer.train()
     (logged,) = (entry for entry in trainer.state.log_history if "loss" in entry)

@@ -79,7 +79,7 @@ def test_the_table_adds_up():
 def test_a_run_logs_each_part_and_prints_the_table(checkpoints, rows, tmp_path, capsys, monkeypatch):
     """By a clock that counts how often it is read: every part has begun and ended, and the table holds all of it."""
     ticks = itertools.count()
-    monkeypatch.setattr("trl_mmreason.training.grpo.Stopwatch", lambda: Stopwatch(lambda: float(next(ticks))))
+    monkeypatch.setattr("trl_mmreason.training.timing.Stopwatch", lambda: Stopwatch(lambda: float(next(ticks))))
     settings = {"max_steps": 2, "logging_steps": 1, "disable_tqdm": False, "eval_strategy": "steps", "eval_steps": 2}
     arguments = {"grader": ParityGrader(), "eval_dataset": Dataset.from_list(rows)}
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs=arguments, **settings)

@@ -35,6 +35,8 @@ class JoinedRows(Sequence):
 
     def select_columns(self, names: Sequence[str]) -> Dataset:
         """Copy these columns, none of which holds pictures, into a new data set."""
+        if not self.positions:  # concatenating nothing would lose columns
+            return Dataset.from_dict({name: [] for name in names})
         own = Dataset.from_dict({name: list(self.columns[name]) for name in names if name in self.columns})
         shared = self.rows.select_columns([name for name in names if name not in self.columns]).select(self.positions)
         parts = [part for part in (shared.flatten_indices(), own) if part.column_names]
