@@ -24,7 +24,7 @@ from trl_mmreason.compat.model_parts import freeze_vision_encoder, without_adapt
 from trl_mmreason.compat.vision_passes import vision_weights
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.training.grpo import GroupOutcome
+from trl_mmreason.training.credit import GroupOutcome
 from trl_mmreason.training.timing import device_clock
 
 from .common import GROUP, Result, forget_peak, lengths, make_questions, memory, report, save_policy, take_turns

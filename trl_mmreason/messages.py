@@ -166,3 +166,30 @@ def _flat(content: Any, pictures_come_first: bool) -> str | None:
         parts = list(dropwhile(lambda part: part == {"type": "image"}, parts))
     is_text = [part.keys() == {"type", "text"} and part["type"] == "text" for part in parts]
     return text_of(parts) if all(is_text) else None
+
+
+def checked_message(message: Any) -> dict[str, Any]:
+    """A copy of what the user says after an answer, as `next_message` returns it.
+
+    Args:
+        message: role "user" and content: text, or parts such as `{"type": "image", "image": picture}` and
+            `{"type": "text", "text": "Look closer."}`.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    expected = (
+        "expected {'role': 'user', 'content': …} with a string, or a list of {'type': 'text', 'text': …} and "
+        "{'type': 'image', 'image': a PIL image}"
+    )
+    if not isinstance(message, Mapping) or message.keys() != {"role", "content"} or message["role"] != "user":
+        raise ValueError(f"next_message returned {message!r:.200}; {expected}.")
+    if isinstance(message["content"], str):
+        return dict(message)
+    parts: list[Any] = message["content"] if isinstance(message["content"], list) else [None]
+    for part in parts:
+        fields = part if isinstance(part, Mapping) else {}
+        is_text = fields.get("type") == "text" and isinstance(fields.get("text"), str)
+        if not is_text and not (fields.get("type") == "image" and hasattr(fields.get("image"), "getexif")):
+            raise ValueError(f"next_message returned content with {part!r:.200}; {expected}.")
+    return {"role": "user", "content": [dict(part) for part in parts]}

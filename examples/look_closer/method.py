@@ -16,7 +16,8 @@ from trl_mmreason import GroupGRPOTrainer
 from trl_mmreason.data.images import pictures_of
 from trl_mmreason.grading import accuracy_reward
 
-REQUEST = re.compile(r"look closer at (\d+) (\d+) (\d+) (\d+)")
+REQUEST = re.compile(r"look closer at (\d{1,5}) (\d{1,5}) (\d{1,5}) (\d{1,5})")
+LONGEST = 100  # times the shorter side; some processors refuse longer pictures
 NO_SUCH_PART = "There is no such part. Answer."
 
 Box = tuple[int, int, int, int]
@@ -39,7 +40,7 @@ def seen_size(processor: Any, image: Image.Image) -> tuple[int, int]:
 
 
 def crop(image: Image.Image, box: Box, seen: tuple[int, int]) -> Image.Image | None:
-    """The box of the original picture; `None` if there is no pixel in it.
+    """The box of the original picture; `None` if there is no pixel in it, or a line alone.
 
     Args:
         image: the original.
@@ -49,7 +50,10 @@ def crop(image: Image.Image, box: Box, seen: tuple[int, int]) -> Image.Image | N
     corners = [round(value * scale[number % 2]) for number, value in enumerate(box)]
     left, top = (max(corners[axis], 0) for axis in (0, 1))
     right, bottom = min(corners[2], image.width), min(corners[3], image.height)
-    return image.crop((left, top, right, bottom)) if left < right and top < bottom else None
+    sides = right - left, bottom - top
+    if min(sides) < 1 or max(sides) > LONGEST * min(sides):
+        return None
+    return image.crop((left, top, right, bottom))
 
 
 class LookCloserTrainer(GroupGRPOTrainer):

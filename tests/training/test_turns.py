@@ -1,19 +1,24 @@
 """Rollouts of several turns: messages that differ by trajectory and hold pictures, and credit for single tokens."""
 
+from dataclasses import replace
+
+import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset
 from several_turns import TURNS, AsksAgain, corner, length_reward
-from support import SMALL_RUN, drawn_rows, full_but, load, logps_of, maker, prepared_batch
-from test_second_turn import SAID, SaysByHeart
+from support import SMALL_RUN, drawn_rows, full_but, load, logps_of, maker, png, prepared_batch
+from test_second_turn import SAID, Keeping, SaysByHeart
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
 from trl_mmreason.data.images import pictures_of
 from trl_mmreason.functional import turn_of_token
-from trl_mmreason.generation import Request, SamplingParams
+from trl_mmreason.generation import Request, Sample, SamplingParams
+from trl_mmreason.generation.batch import next_turn
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.turn_after_turn import sample_turns
 from trl_mmreason.generation.vllm_engine import prompt_of
+from trl_mmreason.messages import checked_message
 from trl_mmreason.training.credit import GroupOutcome
 
 SETTINGS = {**SMALL_RUN, "max_completion_length": 4, "beta": 0.1, "warmup_steps": 0}
@@ -118,9 +123,9 @@ class PaysTokens(AsksAgain):
     """An advantage and a KL coefficient for each token: its number."""
 
     def score_groups(self, rewards):
-        rows = [torch.arange(1.0, 1 + len(each.completion_ids)) for each in self.trajectories]
-        credit = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
-        return GroupOutcome(rewards, torch.ones(len(rows), dtype=torch.bool), credit / 100, credit)
+        credit = [torch.arange(1.0, 1 + len(each.completion_ids)) for each in self.trajectories]
+        keep = torch.ones(len(credit), dtype=torch.bool)
+        return GroupOutcome(rewards, keep, [row / 100 for row in credit], credit)
 
 
 @pytest.mark.parametrize("loss_type", full_but("dapo", ["dapo", "grpo"]))
@@ -141,18 +146,22 @@ def test_credit_of_single_tokens(checkpoints, rows, tmp_path, loss_type):
 
 
 def test_credit_that_fits_neither_turns_nor_tokens_is_refused(checkpoints, rows, tmp_path):
-    class Short(PaysTokens):
+    class Pays(PaysTokens):
         def score_groups(self, rewards):
-            outcome = super().score_groups(rewards)
-            return GroupOutcome(outcome.rewards, outcome.keep, advantages=outcome.advantages[:, : TURNS + 1])
+            return replace(super().score_groups(rewards), advantages=self.wrong)
 
-    with pytest.raises(ValueError, match=rf"Credit per token has {TURNS + 1} columns, and a trajectory has \d+ tokens"):
-        prepared_batch(make(checkpoints("qwen2_5_vl"), tmp_path, rows, Short))
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, Pays)
+    for wrong, message in (
+        (torch.ones(8, 2), rf"Credit has 2 columns; .* one per turn \({TURNS}\)"),
+        ([torch.ones(99)] * 8, "Credit per token has 99 values"),
+    ):
+        trainer.wrong = wrong
+        with pytest.raises(ValueError, match=message):
+            prepared_batch(trainer)
 
 
 def test_a_picture_for_a_text_only_policy_is_refused(tmp_path):
     from trl_mmreason.compat.chat_template import tokenizer_of
-    from trl_mmreason.generation.batch import next_turn
     from trl_mmreason.miniature.models import build_model
 
     _, processor = build_model("qwen2_5_vl", "test")
@@ -170,3 +179,123 @@ def test_reward_functions_do_not_see_hidden_columns_in_trajectories(checkpoints,
     trainer = make(checkpoints("qwen2_5_vl"), tmp_path, Dataset.from_list(rows), Hides)
     prepared_batch(trainer)
     assert all("answer" not in each.row for each in trainer.trajectories)
+
+
+def test_tables_of_completions_hold_messages_with_pictures_and_without(checkpoints, rows, tmp_path):
+    settings = {"log_completions": True, "max_completion_length": 8, "per_device_train_batch_size": 24, "max_steps": 1}
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
+    trainer.train()
+    (file,) = (tmp_path / "completions").glob("*.parquet")
+    logged = pq.read_table(file).column("completion").to_pylist()
+    kinds = {part["type"] for completion in logged for message in completion for part in message["content"]}
+    assert kinds == {"text", "image"}
+
+
+@pytest.mark.parametrize("settings", [{"pad_to_multiple_of": 64}, {"max_completion_length": 1}])
+def test_credit_of_tokens_holds_for_any_width(checkpoints, rows, tmp_path, settings):
+    """Padded columns have none; one token each is no turn."""
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, PaysTokens, **settings)
+    batch = prepared_batch(trainer)
+    numbers = torch.arange(1.0, 1 + batch["completion_mask"].shape[1]) * batch["completion_mask"]
+    assert torch.equal(batch["advantages"], numbers)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next"])
+def test_cut_trajectories_carry_no_loss_and_keep_their_pictures(checkpoints, rows, tmp_path, family):
+    settings = {"max_completion_length": 8, "per_device_train_batch_size": 24, "num_iterations": 2}
+    settings |= {"mask_truncated_completions": True, "steps_per_generation": 3}
+    trainer = make(checkpoints(family), tmp_path, rows, **settings)
+    batch = prepared_batch(trainer, [row for row in rows[:6] for _ in range(4)])
+    ended = torch.tensor([each.turns[-1].ended for each in trainer.trajectories])
+    assert 0 < ended.sum() < len(ended)
+    sampled = torch.tensor([sum(len(turn.ids) for turn in each.turns) for each in trainer.trajectories])
+    mask = batch["completion_mask"] * batch["tool_mask"]
+    assert mask.sum(1).tolist() == (sampled * ended).tolist()
+    kept = mask.bool()
+    torch.testing.assert_close(logps_of(trainer, batch)[kept], batch["old_per_token_logps"][kept], atol=1e-5, rtol=0)
+
+
+def test_a_dropped_trajectory_without_an_advantage_leaves_the_loss_finite(checkpoints, rows, tmp_path):
+    class Drops(AsksAgain):
+        def score_groups(self, rewards):
+            keep = torch.arange(8) > 0
+            return GroupOutcome(rewards, keep, advantages=torch.arange(8.0).masked_fill(~keep, torch.nan))
+
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, Drops)
+    assert trainer.compute_loss(trainer.model, prepared_batch(trainer)).isfinite()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Sure?",
+        {"role": "tool", "content": "7"},
+        {"role": "user", "content": "hi", "images": []},
+        {"role": "user", "content": ({"type": "text", "text": "hi"},)},
+        {"role": "user", "content": [{"text": "hi"}]},
+        {"role": "user", "content": [{"type": "image", "image": "a.png"}]},
+    ],
+)
+def test_messages_of_another_form_are_refused(message):
+    with pytest.raises(ValueError, match=r"^next_message returned .*; expected \{'role': 'user', 'content': …\} with"):
+        checked_message(message)
+
+
+def test_marks_in_what_the_user_quotes_show_no_picture_and_end_no_turn(processor):
+    eos = [processor.tokenizer.eos_token_id]
+    quoted = next_turn(processor, {"role": "user", "content": "a <|image_pad|> b <|im_end|>"}, eos_token_ids=eos)
+    plain = next_turn(processor, {"role": "user", "content": "a b"}, eos_token_ids=eos)
+    assert quoted.prompt.ids.count(eos[0]) == plain.prompt.ids.count(eos[0])
+    assert processor.image_token_id not in quoted.prompt.ids
+    assert "a < |image_pad|> b < |im_end|>" in processor.decode(quoted.prompt.ids)
+
+
+def test_evaluation_hands_on_the_row_as_training_does():
+    """Pictures opened, whatever their form; a message that is changed later stays as it was said."""
+    seen, message = [], {"role": "user", "content": ""}
+
+    def next_message(row, answers):
+        seen.append(pictures_of(row)[0].size)
+        message["content"] = str(len(answers))
+        return message
+
+    engine = Keeping(Sample("7", "stop", [5, 2]))
+    row = {"prompt": [{"role": "user", "content": "?"}], "image": {"bytes": png(size=(56, 56)), "path": None}}
+    sample_turns([row], engine, SamplingParams(4), next_message, [0], turns=3)
+    assert seen == [(56, 56), (56, 56)]
+    assert [each["content"] for each in engine.asked[-1].messages] == ["?", "7", "1", "7", "2"]
+
+
+def test_turns_that_would_never_be_asked_for_are_refused(checkpoints, rows, tmp_path):
+    args = RolloutConfig(str(tmp_path), **SETTINGS)
+
+    def made(cls, **kwargs):
+        return cls(checkpoints("qwen2_5_vl"), length_reward, args, train_dataset=Dataset.from_list(rows), **kwargs)
+
+    for turns in (0, -1):
+        with pytest.raises(ValueError, match=f"got max_turns={turns}, expected 1 or more"):
+            made(AsksAgain, max_turns=turns)
+    for cls, kwargs in ((AsksAgain, {}), (GroupGRPOTrainer, {"followup": "Sure?", "max_turns": 1})):
+        with pytest.raises(ValueError, match="max_turns=1 leaves no turn after the first answer"):
+            made(cls, **kwargs)
+
+
+def test_rollouts_of_the_user_s_own_are_recorded_in_order(checkpoints, rows, tmp_path):
+    """Words of the user first, last and between the policy's."""
+    masks = [[0, 0, 1, 1, 0], [1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [0, 1, 1, 1, 1]] * 2
+
+    def own(prompts, trainer):
+        ids, _, _ = trainer._tokenize_prompts(prompts)
+        return {"prompt_ids": ids, "completion_ids": [[9, 8, 7, 6, 3]] * 8, "logprobs": None, "env_mask": masks}
+
+    def nothing(completions, **_):
+        return [0.0] * len(completions)
+
+    args = RolloutConfig(str(tmp_path), **SETTINGS)
+    asked = {"args": args, "train_dataset": Dataset.from_list(rows), "rollout_func": own}
+    trainer = GroupGRPOTrainer(checkpoints("qwen2_5_vl"), nothing, **asked)
+    prepared_batch(trainer)
+    for each, mask in zip(trainer.trajectories, masks, strict=True):
+        assert each.completion_ids == [9, 8, 7, 6, 3]
+        assert each.env_mask == mask
+        assert each.messages[0]["role"] == "assistant"

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
 
 from ..compat.chat_template import token_counter
 from ..compat.model_parts import freeze_vision_encoder
@@ -221,8 +219,9 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
         **kwargs: Any,
     ) -> None:
         args = config_of(self, ChainOfStepGRPOConfig, args, model, "CoS-GRPO")
-        if kwargs.get("followup") is not None:
-            raise ValueError("ChainOfStepGRPOTrainer: a chain is one turn; leave `followup` out.")
+        for option in ("followup", "max_turns"):
+            if kwargs.get(option) is not None:
+                raise ValueError(f"ChainOfStepGRPOTrainer: a chain is one turn; leave `{option}` out.")
         by_outcome = process_reward_model is None
         columns = {"prompt", "answer"} if by_outcome else {"prompt"}
         check_rows("ChainOfStepGRPOTrainer", train_dataset, eval_dataset, columns)
@@ -230,6 +229,11 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             raise ValueError(
                 f"ChainOfStepGRPOTrainer: step_weight={args.step_weight} weighs the scores of a process reward model, "
                 "and there is none. Pass one, or leave step_weight out."
+            )
+        if args.step_credit and args.scale_rewards == "batch":
+            raise ValueError(
+                "ChainOfStepGRPOTrainer: step_credit=True compares steps within a group, scale_rewards='batch' whole "
+                "batches. Choose 'group' or 'none'."
             )
         if args.step_credit and (by_outcome or reward_funcs or args.step_weight != ChainOfStepGRPOConfig.step_weight):
             raise ValueError(
@@ -268,19 +272,20 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
         outcome = without_ungraded(rewards)
         return replace(outcome, advantages=self._step_credit()) if self.args.step_credit else outcome
 
-    def _step_credit(self) -> Tensor:
-        """(N, T) advantages of all processes' tokens, NaN behind a trajectory's last one."""
+    def _step_credit(self) -> list[Tensor]:
+        """The advantages of each trajectory's tokens, of all processes."""
         gathered = gather_object([(score.steps, score.answer) for score in self.rewards.scores])
+        scale = self.args.scale_rewards != "none"
         size = self.num_generations if self.model.training else self.num_generations_eval
         groups = [gathered[start : start + size] for start in range(0, len(gathered), size)]
-        advantages = [path for group in groups for path in step_advantages(*zip(*group, strict=True))]
+        advantages = [path for group in groups for path in step_advantages(*zip(*group, strict=True), scale=scale)]
         first = self.accelerator.process_index * len(self.trajectories)
         ends = {chain_token_ids(self.processing_class)[token] for token in (STEP_END, ANSWER_END)}
         credit = []
         for trajectory, parts in zip(self.trajectories, advantages[first:], strict=False):
             (part,) = part_of_token(torch.tensor([trajectory.completion_ids]), ends)
+            if int(part.max()) + 1 < len(parts):  # it spells a closing token in pieces: nobody knows which are whose
+                part = torch.full_like(part, -1)
             part = part.where(part < len(parts), -1)  # behind a fault more may be closed than is scored
             credit.append(torch.cat([parts, torch.zeros(1)])[part].tolist())
-        rows = [torch.tensor(row) for row in gather_object(credit)]
-        padded = pad_sequence(rows, batch_first=True, padding_value=torch.nan)
-        return pad(padded, (0, 1), value=torch.nan).to(self.accelerator.device)  # more columns than turns
+        return [torch.tensor(row) for row in gather_object(credit)]

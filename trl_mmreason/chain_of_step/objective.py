@@ -132,7 +132,9 @@ def last_part_mask(is_end: Tensor, completion_mask: Tensor) -> Tensor:
     return completion_mask & (ends_before == ends.sum(dim=1, keepdim=True) - 1)
 
 
-def step_advantages(steps: Sequence[Sequence[float]], answers: Sequence[float | None]) -> list[Tensor]:
+def step_advantages(
+    steps: Sequence[Sequence[float]], answers: Sequence[float | None], *, scale: bool = True
+) -> list[Tensor]:
     """GRPO's advantage of each part of a group's paths: (r − mean) / (std + 1e-4), a step among steps.
 
     A step's score is compared with those of all steps of the group, an answer's with those of all answers. Ours; the
@@ -141,6 +143,7 @@ def step_advantages(steps: Sequence[Sequence[float]], answers: Sequence[float | 
     Args:
         steps: scores of each path's whole steps.
         answers: score of each path's answer, `None` without one.
+        scale: whether to divide by the deviation.
 
     Returns:
         Of each path its steps' advantages, followed by its answer's if it has one; 0 where a group has one score alone.
@@ -149,16 +152,18 @@ def step_advantages(steps: Sequence[Sequence[float]], answers: Sequence[float | 
         >>> step_advantages([[0.0, 1.0], [0.5]], [None, 0.5])  # steps: mean 0.5, std 0.5
         [tensor([-0.9998,  0.9998]), tensor([0., 0.])]
     """
-    of_steps = _compared([score for path in steps for score in path]).split([len(path) for path in steps])
-    of_answers = _compared([answer for answer in answers if answer is not None]).split(
+    of_steps = _compared([score for path in steps for score in path], scale).split([len(path) for path in steps])
+    of_answers = _compared([answer for answer in answers if answer is not None], scale).split(
         [int(answer is not None) for answer in answers]
     )
     return [torch.cat(parts) for parts in zip(of_steps, of_answers, strict=True)]
 
 
-def _compared(scores: list[float]) -> Tensor:
+def _compared(scores: list[float], scale: bool) -> Tensor:
+    if len(scores) < 2:
+        return torch.zeros(len(scores))
     values = torch.tensor(scores)
-    return (values - values.mean()) / (values.std() + 1e-4) if len(scores) > 1 else torch.zeros(len(scores))
+    return (values - values.mean()) / (values.std() + 1e-4 if scale else 1.0)
 
 
 def monte_carlo_labels(correct: Tensor | Sequence[Sequence[bool]]) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,7 @@ def text_after_answer(
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "question"},
         {"role": "assistant", "content": _ANSWER},
-        dict(message),
+        _without_special_tokens(message, tokenizer_of(processing_class)),
     ]
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # TRL takes seconds to load
@@ -71,6 +71,21 @@ def text_after_answer(
             "conversation's history."
         )
     return text.split(_ANSWER)[1]
+
+
+def _without_special_tokens(message: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """The message with a space in each name of a special token: what it quotes shows no image and ends no turn."""
+    names = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+    def spelt(text: str) -> str:
+        for name in names:
+            text = text.replace(name, f"{name[0]} {name[1:]}")
+        return text
+
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": spelt(content)}
+    return {**message, "content": [{**p, "text": spelt(p["text"])} if p["type"] == "text" else p for p in content]}
 
 
 def end_of_answer(tokenizer: Any, ids: Sequence[int], eos_token_ids: Collection[int]) -> int:

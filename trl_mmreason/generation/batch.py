@@ -31,6 +31,7 @@ from ..compat.chat_template import (
 )
 from ..compat.model_parts import placeholder_ids, without_adapters
 from ..data.images import plain_picture
+from ..messages import checked_message
 from .engine import Request
 from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
 
@@ -113,8 +114,9 @@ def next_turn(
             `[{"type": "image", "image": picture}, {"type": "text", "text": "Look closer."}]`.
 
     Raises:
-        ValueError: there are pictures and only a tokenizer; or see `next_turn_ids`.
+        ValueError: it is no such message, or has pictures where there is only a tokenizer; or see `next_turn_ids`.
     """
+    message = checked_message(message)
     ids = next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)
     images = [plain_picture(image) for image in images_in(message)]
     if not images:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..data.images import pictures_of
+from ..data.images import pictures_of, with_plain_pictures
+from ..messages import checked_message
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 
 NextMessage = Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Any] | None]
@@ -54,10 +55,10 @@ def sample_turns(
             answers[k].append(answer)
             if answer.finish_reason != "stop" or turn == turns - 1:
                 continue
-            message = next_message(rows[k], [each.text for each in answers[k]])
+            message = next_message(with_plain_pictures(rows[k]), [each.text for each in answers[k]])
             if message is None:
                 continue
-            messages[k] += [{"role": "assistant", "content": answer.text}, message]
+            messages[k] += [{"role": "assistant", "content": answer.text}, checked_message(message)]
             if answer.token_ids is not None and not sampling_params.stop:  # a stop text ends no turn
                 sampled[k].append(answer.token_ids)
             seeds[k] = derive_seed(seeds[k], "second turn")

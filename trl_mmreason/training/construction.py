@@ -227,6 +227,21 @@ def refuse_replaced(name: str, kwargs: dict[str, Any]) -> None:
             raise TypeError(f"{name}: it has its own {option}; leave `{option}` out.")
 
 
+def check_turns(trainer: Any, followup: str | None) -> None:
+    """Refuse a number of turns in which something would never be said.
+
+    Args:
+        trainer: a `GroupGRPOTrainer`, which has `max_turns`.
+        followup: its user message after the first answer.
+    """
+    name, turns = type(trainer).__name__, trainer.max_turns
+    if turns < 1:
+        raise ValueError(f"{name}: got max_turns={turns}, expected 1 or more.")
+    overridden = type(trainer).next_message.__qualname__ != "GroupGRPOTrainer.next_message"
+    if turns == 1 and (followup is not None or overridden):
+        raise ValueError(f"{name}: max_turns=1 leaves no turn after the first answer. Set it to 2 or more.")
+
+
 def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
     for option in ("tools", "rollout_func", "environment_factory"):
         if kwargs.get(option):

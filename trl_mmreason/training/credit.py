@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..functional import TOKEN_NORMALISED_LOSSES, aggregate_token_loss, informative_groups, k3_divergence
 from .facts import observe_groups
@@ -21,14 +22,14 @@ class GroupOutcome:
         keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
         kl_coefs: KL coefficients, in one of the forms of `advantages`, or `None` for `beta` everywhere.
         advantages: in the place of TRL's normalised rewards, and neither centred nor scaled afterwards; `None` for
-            TRL's. (N,) of trajectories, (N, turns) with one for each turn's tokens, or (N, T) with one for each token
-            after the prompt, NaN behind a trajectory's last one, where T is more than the number of turns.
+            TRL's. (N,) of trajectories, (N, turns) with one for each turn's tokens, or a list of N tensors, each with
+            one for each token after its trajectory's prompt. NaN counts 0.
     """
 
     rewards: Tensor
     keep: Tensor
-    kl_coefs: Tensor | None = None
-    advantages: Tensor | None = None
+    kl_coefs: Tensor | list[Tensor] | None = None
+    advantages: Tensor | list[Tensor] | None = None
 
 
 def without_ungraded(rewards: Tensor) -> GroupOutcome:
@@ -52,39 +53,46 @@ def observe_outcome(trainer: Any, outcome: GroupOutcome) -> None:
         unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
         teaches = informative_groups(trainer.in_groups(total.masked_fill(unpaid, torch.nan)))
     else:
-        advantages = outcome.advantages.view(len(outcome.keep), -1).nan_to_num()
-        teaches = trainer.in_groups((advantages != 0).any(dim=1) & outcome.keep).any(dim=1)
+        paid = torch.tensor([bool(row.nan_to_num().any()) for row in outcome.advantages], device=outcome.keep.device)
+        teaches = trainer.in_groups(paid & outcome.keep).any(dim=1)
     dropped = {name: values[-1] for name, values in trainer._metrics["train"].items() if name.startswith("dropped_")}
     observe_groups(trainer.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
 
 
-def by_token(values: Tensor, turn: Tensor, turns: int) -> Tensor:
-    """Spread values of trajectories or turns over tokens.
+def by_token(values: Tensor | list[Tensor], turn: Tensor, turns: int) -> Tensor:
+    """Spread values of trajectories, turns or tokens over the columns of a batch.
 
     Args:
-        values: (B,), (B, turns) or (B, T), as in `GroupOutcome`.
+        values: (B,), (B, turns) or a list of B tensors, as in `GroupOutcome`.
         turn: (B, C) turn of each token, from 1.
         turns: how many turns a trajectory has at most.
 
     Returns:
-        (B, C), 0 where a trajectory has no token.
+        (B, C), 0 where a list has no token.
 
     Examples:
         >>> by_token(torch.tensor([[1.0, 2.0]]), torch.tensor([[1, 1, 2]]), turns=2)
         tensor([[1., 1., 2.]])
-        >>> by_token(torch.tensor([[0.5, 1.0, 1.5]]), torch.tensor([[1, 1, 2]]), turns=2)
-        tensor([[0.5000, 1.0000, 1.5000]])
+        >>> by_token([torch.tensor([0.5, 1.0])], torch.tensor([[1, 1, 1]]), turns=2)
+        tensor([[0.5000, 1.0000, 0.0000]])
     """
-    values = values.view(len(values), -1)
-    columns = turn.shape[1]
-    if values.shape[1] <= turns:
-        return values.gather(1, (turn - 1).clamp(max=values.shape[1] - 1))
-    if values.shape[1] < columns:
+    if isinstance(values, list):
+        columns = turn.shape[1]
+        if (most := max(map(len, values))) > columns:
+            raise ValueError(f"Credit per token has {most} values for a trajectory; expected {columns} at most.")
+        return torch.stack([pad(row, (0, columns - len(row))) for row in values]).nan_to_num().to(turn.device)
+    values = values.view(len(values), -1).nan_to_num()
+    if values.shape[1] not in (1, turns):
         raise ValueError(
-            f"Credit per token has {values.shape[1]} columns, and a trajectory has {columns} tokens after its prompt; "
-            f"expected as many columns, or one per turn ({turns})."
+            f"Credit has {values.shape[1]} columns; expected one value per trajectory, one per turn ({turns}), or a "
+            "list of tensors with a value per token."
         )
-    return values[:, :columns].nan_to_num()
+    return values.gather(1, (turn - 1).clamp(max=values.shape[1] - 1))
+
+
+def logged_advantages(advantages: Tensor | list[Tensor]) -> list[float]:
+    """The mean of each trajectory's advantages, NaN left out."""
+    return [row.float().nanmean().item() for row in advantages]
 
 
 def kl_difference(trainer: Any, logps: Tensor, inputs: dict[str, Any], mask: Tensor) -> Tensor:

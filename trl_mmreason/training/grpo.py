@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from ..messages import with_system_message
 from .construction import (
     NamedArguments,
     NamedEvaluations,
+    check_turns,
     load_policy_processor,
     pad_left,
     prepare_models,
@@ -36,8 +38,7 @@ from .construction import (
     search_no_weights,
 )
 from .context_length import check_context
-from .credit import GroupOutcome, by_token, kl_difference, observe_outcome
-from .credit import without_ungraded as without_ungraded
+from .credit import GroupOutcome, by_token, kl_difference, logged_advantages, observe_outcome
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .group_prompts import ProcessedPrompts
 from .logged_questions import LoggedQuestionsMixin, gather_without_pictures
@@ -103,6 +104,7 @@ class GroupGRPOTrainer(
     ) -> None:
         self.system_prompt = self.eval_system_prompt = system_prompt
         self.max_turns = (1 if followup is None else 2) if max_turns is None else max_turns
+        check_turns(self, followup)
         if self.max_turns > 1:
             refuse_second_rollout(type(self).__name__, kwargs)
         if kwargs.get("processing_class") is None:
@@ -195,8 +197,6 @@ class GroupGRPOTrainer(
         """(N,) → (Q, G), with the group size of training or of evaluation."""
         return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)
 
-    # ------------------------------------------------------------------------------------------------------ rollouts
-
     def _generate(self, prompts: list) -> tuple:
         with self._timed("generation"):
             generated = list(super()._generate(prompts))
@@ -207,7 +207,8 @@ class GroupGRPOTrainer(
             log_turns(self)
         else:
             self.trajectories = recorded(self, generated)
-        extra["trajectory"] = self.trajectories
+        if "trajectory" not in self._rows[0]:  # a column of the data set stays
+            extra["trajectory"] = self.trajectories
         # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
         generated[6] = [row or [] for row in images] if images is not None and any(images) else None
         if self._grouped is not None:  # TRL processes all pictures again to score the answers
@@ -218,8 +219,6 @@ class GroupGRPOTrainer(
                 prompts = [self._grouped.prompt(row) for row in range(len(self._rows))]
             self.processing_class = ProcessedPrompts(self.processing_class, prompts)
         return tuple(generated)
-
-    # ------------------------------------------------------------------------------------------------------- groups
 
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
         self._forget_prompts()
@@ -251,7 +250,10 @@ class GroupGRPOTrainer(
         self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
         with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_pictures):
             try:
-                batch = super()._generate_and_score_completions(inputs)
+                # Cut trajectories stay in attention, in which their later pictures are; below they carry no loss.
+                cut_carries_loss = self.max_turns == 1 or not self.mask_truncated_completions
+                with nullcontext() if cut_carries_loss else replaced(self, mask_truncated_completions=False):
+                    batch = super()._generate_and_score_completions(inputs)
                 batch = with_types(batch, self._token_types, batch["completion_ids"].shape[1])
             finally:
                 self._forget_prompts()
@@ -263,13 +265,18 @@ class GroupGRPOTrainer(
 
         env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
         turn = turn_of_token(env_mask)
+        if not cut_carries_loss:
+            ended = torch.tensor([each.turns[-1].ended for each in self.trajectories], device=env_mask.device)
+            env_mask = env_mask * ended.unsqueeze(1)
         if outcome.advantages is not None:
-            advantages = outcome.advantages.view(len(outcome.advantages), -1)
-            own = advantages[local]
-            batch["advantages"] = own.squeeze(1) if own.shape[1] == 1 else by_token(own, turn, self.max_turns)
-            logged = list(self._logs["advantages"])[: -len(advantages)]
+            own = outcome.advantages[local]
+            if isinstance(own, Tensor) and own.ndim == 1:
+                batch["advantages"] = own.nan_to_num()
+            else:
+                batch["advantages"] = by_token(own, turn, self.max_turns)
+            logged = list(self._logs["advantages"])[: -len(outcome.advantages)]
             self._logs["advantages"].clear()
-            self._logs["advantages"].extend([*logged, *advantages.nanmean(dim=1).tolist()])
+            self._logs["advantages"].extend([*logged, *logged_advantages(outcome.advantages)])
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
         if self.model.training:
             observe_outcome(self, outcome)
@@ -285,7 +292,7 @@ class GroupGRPOTrainer(
         if self.beta != 0.0 and (outcome.kl_coefs is not None or weight != 1.0):
             uniform = torch.full((len(outcome.keep), 1), self.beta, device=env_mask.device)
             coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
-            batch["kl_coefs"] = by_token(coefs[local] * weight, turn, self.max_turns)
+            batch["kl_coefs"] = by_token(coefs[local], turn, self.max_turns) * weight
             batch["turn"] = turn
         return batch
 
@@ -302,8 +309,6 @@ class GroupGRPOTrainer(
         """Compare prompts and answers with the context, and train."""
         check_context(self)
         return super().train(*args, **kwargs)
-
-    # --------------------------------------------------------------------------------------------------------- loss
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """As TRL's, with rows of similar length in one micro-batch where that leaves the update unchanged."""

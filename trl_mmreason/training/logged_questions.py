@@ -156,7 +156,9 @@ class LoggedQuestionsMixin:
         """Log as TRL does, and write the questions of the completions in its table."""
         writes = self.log_completions and self.accelerator.is_main_process
         if writes:
-            self._logs["prompt"] = deque(prompts_alike(self._logs["prompt"]), maxlen=self._logs["prompt"].maxlen)
+            for column in ("prompt", "completion"):
+                logged = self._logs[column]
+                self._logs[column] = deque(prompts_alike(logged), maxlen=logged.maxlen)
         super().log(logs, start_time)  # type: ignore[misc]
         if writes:
             write_questions(self.args.output_dir, self.state.global_step, self._questions, self._logs["images"])

@@ -75,10 +75,10 @@ class Trajectory:
     def messages(self) -> list[dict[str, Any]]:
         """The messages after the prompt."""
         messages: list[dict[str, Any]] = []
-        for turn, said in zip(self.turns, [*self.said, None], strict=True):
+        for number, turn in enumerate(self.turns):
             messages.append({"role": "assistant", "content": turn.text})
-            if said is not None:
-                messages.append(dict(said.message))
+            if number < len(self.said):
+                messages.append(dict(self.said[number].message))
         return messages
 
     @property
@@ -259,6 +259,8 @@ def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
         at = 0
         for sampled, tokens in spans:
             if not sampled:
+                if not trajectory.turns:  # TRL's rollout began with words of the user
+                    trajectory.turns.append(Turn([], True, "", [] if logprobs else None))
                 trajectory.said.append(NextTurn({}, Prompt(tokens, {}, {}), tokens, []))
             else:
                 values = logprobs and list(logprobs[place][at : at + len(tokens)])
