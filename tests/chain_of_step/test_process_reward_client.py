@@ -114,7 +114,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == server.bad_path:
             server.asked.append(json.loads(body) if body else None)
         bad = self.path == server.bad_path and server.replies
-        reply = server.replies.pop(0) if bad else GOOD[self.path]
+        good = GOOD[self.path]
+        if b'"messages"' in body and self.path == "/tokenize":
+            tokens = ["prompt", *server.between, STEP_END] if b"continue_final_message" in body else ["prompt"]
+            good = (200, {"token_strs": tokens})
+        reply = server.replies.pop(0) if bad else good
         if reply in ("drop", "hang"):
             if reply == "hang":
                 server.released.wait(10)
@@ -148,6 +152,7 @@ def misbehaving(*replies, path="/pooling"):
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     server.bad_path, server.replies, server.asked, server.released = path, list(replies), [], threading.Event()
+    server.between = []
     server.url = f"http://127.0.0.1:{server.server_port}"
     with serving(server):
         try:
@@ -232,7 +237,7 @@ def test_no_server_is_found_out_soon(pauses):
 
 
 def test_a_server_that_was_long_silent_is_asked_once_a_request_until_it_answers(pauses):
-    with misbehaving(*["drop"] * 6, GOOD["/tokenize"], "drop", path="/tokenize") as server:
+    with misbehaving(*["drop"] * 6, path="/tokenize") as server:
         client = ProcessRewardClient(server.url, retries=3)
         asked = []
         for _ in range(3):
@@ -241,8 +246,18 @@ def test_a_server_that_was_long_silent_is_asked_once_a_request_until_it_answers(
             asked.append(len(server.asked))
         assert asked == [4, 5, 6]
         client.score([ROW])
+        assert len(server.asked) == 6 + 3  # the template's two, and the row's
+        server.replies.append("drop")
         client.score([ROW])  # the first attempt is dropped, and again followed by another
-    assert len(server.asked) == 6 + 1 + 2
+    assert len(server.asked) == 6 + 3 + 2
+
+
+def test_a_template_that_begins_answers_with_something_of_its_own_is_refused():
+    """As Mistral's does: the scores would be of another chain."""
+    with misbehaving() as server:
+        server.between = ["Ġ"]
+        with pytest.raises(ProcessRewardServerError, match=r"begins an answer with \['Ġ'\]"):
+            ProcessRewardClient(server.url).score([ROW])
 
 
 def test_a_password_in_the_address_is_used_and_not_shown():

@@ -30,13 +30,17 @@ START_SECONDS = 300
 
 
 @contextmanager
-def pooling_server(model, log):
+def pooling_server(model, log, *options):
     """Address of `vllm serve`, as the documentation starts it, in float32 as the comparison needs it."""
     port = free_port()
     command = [str(Path(sys.executable).with_name("vllm")), "serve", model, "--port", str(port), *COMMAND.split()]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*command, "--max-model-len", "1024"], env=ENVIRONMENT, stdout=file, stderr=file, start_new_session=True
+            [*command, "--max-model-len", "1024", *options],
+            env=ENVIRONMENT,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
         )
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -69,7 +73,11 @@ def test_vllm_scores_as_the_model_in_this_process(family, tmp_path):
     rows = [{**row, "completion": text} for row, text in zip(drawn_rows(6), completions, strict=True)]
     expected = prm.score(rows)
     assert len({round(score, 3) for steps, _ in expected for score in steps.tolist()}) == 5
-    with pooling_server(str(tmp_path / "prm"), tmp_path / "log.txt") as url:
+    template, options = processor.chat_template, []
+    if "' ' + message['content']" in template:  # else the client refuses the server
+        (tmp_path / "template.jinja").write_text(template.replace("' ' + message['content']", "message['content']"))
+        options = ["--chat-template", str(tmp_path / "template.jinja")]
+    with pooling_server(str(tmp_path / "prm"), tmp_path / "log.txt", *options) as url:
         scores = ProcessRewardClient(url).score(rows)
         assert ProcessRewardClient(url).settings["model"] == str(tmp_path / "prm")
     for one, other in zip(scores, expected, strict=True):

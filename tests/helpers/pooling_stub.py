@@ -33,6 +33,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def tokenize(self, body):
         assert body["return_token_strs"]
+        if "messages" in body:
+            return {"token_strs": ["prompt"] + [STEP_END] * bool(body.get("continue_final_message"))}
         assert not body["add_special_tokens"]
         with self.server.lock:
             return {"token_strs": self.tokens(body["prompt"])}

@@ -101,13 +101,41 @@ class ProcessRewardClient:
 
         Raises:
             UnscorableRow: a row cannot be scored.
-            ProcessRewardServerError: the server has no scores.
+            ProcessRewardServerError: the server has no scores, or reads other tokens.
         """
+        _ = self._chat_template
         pool = ThreadPoolExecutor(self._concurrency)
         try:
             return list(pool.map(self._score, rows, [f"row {number}" for number in range(len(rows))]))
         finally:
             pool.shutdown(cancel_futures=True)
+
+    @cached_property
+    def _chat_template(self) -> str:
+        """ "fits": a chain begins directly after the prompt of an answer, where policies sample it.
+
+        The templates of Llama 2 and Mistral write a space before what the assistant says, but not after the prompt.
+        """
+        asked, probe = [{"role": "user", "content": "?"}], {"role": "assistant", "content": STEP_END}
+        prompt, whole = (
+            self._ask("/tokenize", {"messages": messages, "return_token_strs": True, **chat})
+            for messages, chat in (
+                (asked, {"add_generation_prompt": True}),
+                ([*asked, probe], {"add_generation_prompt": False, "continue_final_message": True}),
+            )
+        )
+        try:
+            between = whole["token_strs"][len(prompt["token_strs"]) :]
+            fits = whole["token_strs"] == [*prompt["token_strs"], STEP_END]
+        except (KeyError, TypeError):
+            raise self._unexpected(whole, "token_strs") from None
+        if not fits:
+            raise ProcessRewardServerError(
+                f"ProcessRewardClient: the chat template of {self._shown_url} begins an answer with {between[:-1]}, "
+                "which the prompt of a policy that samples one lacks, so that scores would be of other chains. Fix: "
+                "serve with --chat-template and a template that adds nothing, or give the model's path."
+            )
+        return "fits"
 
     def _score(self, row: Mapping[str, Any], where: str) -> Scores:
         text = read_completion(row["completion"], where)
