@@ -90,9 +90,23 @@ def by_token(values: Tensor | list[Tensor], turn: Tensor, turns: int) -> Tensor:
     return values.gather(1, (turn - 1).clamp(max=values.shape[1] - 1))
 
 
-def logged_advantages(advantages: Tensor | list[Tensor]) -> list[float]:
-    """The mean of each trajectory's advantages, NaN left out."""
-    return [row.float().nanmean().item() for row in advantages]
+def own_advantages(trainer: Any, advantages: Tensor | list[Tensor], local: slice, turn: Tensor) -> Tensor:
+    """(B,) or (B, C) advantages of this process, and all in the place of TRL's in the table of completions.
+
+    Args:
+        trainer: a `GroupGRPOTrainer`.
+        advantages: of all processes, as in `GroupOutcome`.
+        local: places of this process's trajectories.
+        turn: (B, C) turn of each token, from 1.
+    """
+    table = trainer._logs["advantages"]
+    before = list(table)[: -len(advantages)]
+    table.clear()
+    table.extend([*before, *(row.float().nanmean().item() for row in advantages)])
+    own = advantages[local]
+    if isinstance(own, Tensor) and own.ndim == 1:
+        return own.nan_to_num()
+    return by_token(own, turn, trainer.max_turns)
 
 
 def kl_difference(trainer: Any, logps: Tensor, inputs: dict[str, Any], mask: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from .construction import (
     search_no_weights,
 )
 from .context_length import check_context
-from .credit import GroupOutcome, by_token, kl_difference, logged_advantages, observe_outcome
+from .credit import GroupOutcome, by_token, kl_difference, observe_outcome, own_advantages
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .group_prompts import ProcessedPrompts
 from .logged_questions import LoggedQuestionsMixin, gather_without_pictures
@@ -207,7 +207,7 @@ class GroupGRPOTrainer(
             log_turns(self)
         else:
             self.trajectories = recorded(self, generated)
-        if "trajectory" not in self._rows[0]:  # a column of the data set stays
+        if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays
             extra["trajectory"] = self.trajectories
         # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
         generated[6] = [row or [] for row in images] if images is not None and any(images) else None
@@ -216,7 +216,7 @@ class GroupGRPOTrainer(
                 prompts = scored_prompts(self.trajectories)
                 self._token_types = types_of_tokens(self.trajectories, self.accelerator.device)
             else:
-                prompts = [self._grouped.prompt(row) for row in range(len(self._rows))]
+                prompts = [self._grouped.prompt(row) for row in range(len(self._grouped.place))]
             self.processing_class = ProcessedPrompts(self.processing_class, prompts)
         return tuple(generated)
 
@@ -269,14 +269,7 @@ class GroupGRPOTrainer(
             ended = torch.tensor([each.turns[-1].ended for each in self.trajectories], device=env_mask.device)
             env_mask = env_mask * ended.unsqueeze(1)
         if outcome.advantages is not None:
-            own = outcome.advantages[local]
-            if isinstance(own, Tensor) and own.ndim == 1:
-                batch["advantages"] = own.nan_to_num()
-            else:
-                batch["advantages"] = by_token(own, turn, self.max_turns)
-            logged = list(self._logs["advantages"])[: -len(outcome.advantages)]
-            self._logs["advantages"].clear()
-            self._logs["advantages"].extend([*logged, *logged_advantages(outcome.advantages)])
+            batch["advantages"] = own_advantages(self, outcome.advantages, local, turn)
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
         if self.model.training:
             observe_outcome(self, outcome)
