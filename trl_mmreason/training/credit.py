@@ -53,7 +53,8 @@ def observe_outcome(trainer: Any, outcome: GroupOutcome) -> None:
         unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
         teaches = informative_groups(trainer.in_groups(total.masked_fill(unpaid, torch.nan)))
     else:
-        paid = torch.tensor([bool(row.nan_to_num().any()) for row in outcome.advantages], device=outcome.keep.device)
+        rows = _on_cpu(outcome.advantages)
+        paid = torch.tensor([bool(row.nan_to_num().any()) for row in rows], device=outcome.keep.device)
         teaches = trainer.in_groups(paid & outcome.keep).any(dim=1)
     dropped = {name: values[-1] for name, values in trainer._metrics["train"].items() if name.startswith("dropped_")}
     observe_groups(trainer.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
@@ -90,6 +91,11 @@ def by_token(values: Tensor | list[Tensor], turn: Tensor, turns: int) -> Tensor:
     return values.gather(1, (turn - 1).clamp(max=values.shape[1] - 1))
 
 
+def _on_cpu(advantages: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    """Where reading row by row does not wait for the GPU each time."""
+    return advantages.cpu() if isinstance(advantages, Tensor) else [row.cpu() for row in advantages]
+
+
 def own_advantages(trainer: Any, advantages: Tensor | list[Tensor], local: slice, turn: Tensor) -> Tensor:
     """(B,) or (B, C) advantages of this process, and all in the place of TRL's in the table of completions.
 
@@ -102,7 +108,7 @@ def own_advantages(trainer: Any, advantages: Tensor | list[Tensor], local: slice
     table = trainer._logs["advantages"]
     before = list(table)[: -len(advantages)]
     table.clear()
-    table.extend([*before, *(row.float().nanmean().item() for row in advantages)])
+    table.extend([*before, *(row.float().nanmean().item() for row in _on_cpu(advantages))])
     own = advantages[local]
     if isinstance(own, Tensor) and own.ndim == 1:
         return own.nan_to_num()

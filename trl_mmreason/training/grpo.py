@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -251,8 +250,7 @@ class GroupGRPOTrainer(
         with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_pictures):
             try:
                 # Cut trajectories stay in attention, in which their later pictures are; below they carry no loss.
-                cut_carries_loss = self.max_turns == 1 or not self.mask_truncated_completions
-                with nullcontext() if cut_carries_loss else replaced(self, mask_truncated_completions=False):
+                with replaced(self, mask_truncated_completions=self.mask_truncated_completions and self.max_turns == 1):
                     batch = super()._generate_and_score_completions(inputs)
                 batch = with_types(batch, self._token_types, batch["completion_ids"].shape[1])
             finally:
@@ -265,7 +263,7 @@ class GroupGRPOTrainer(
 
         env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
         turn = turn_of_token(env_mask)
-        if not cut_carries_loss:
+        if self.mask_truncated_completions and self.max_turns > 1:
             ended = torch.tensor([each.turns[-1].ended for each in self.trajectories], device=env_mask.device)
             env_mask = env_mask * ended.unsqueeze(1)
         if outcome.advantages is not None:
@@ -283,7 +281,7 @@ class GroupGRPOTrainer(
             weight = len(outcome.keep) / outcome.keep.sum().clamp(min=1).item()
             batch["advantages"] = batch["advantages"] * weight
         if self.beta != 0.0 and (outcome.kl_coefs is not None or weight != 1.0):
-            uniform = torch.full((len(outcome.keep), 1), self.beta, device=env_mask.device)
+            uniform = torch.full((len(outcome.keep),), self.beta, device=env_mask.device)
             coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
             batch["kl_coefs"] = by_token(coefs[local], turn, self.max_turns) * weight
             batch["turn"] = turn
