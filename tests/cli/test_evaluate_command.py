@@ -2,8 +2,6 @@
 
 import json
 import random
-import socket
-import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -16,7 +14,7 @@ from chat_server import chat_server
 from chat_stub import Handler, chat_stub
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from processes import begin, free_port, launch
+from processes import begin, launch, serving
 from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 from transformers import AutoTokenizer
@@ -381,19 +379,12 @@ def test_a_server_gives_what_the_model_gives_in_this_process(checkpoints, own, t
 
 
 @pytest.fixture
-def transformers_serve(checkpoints):
+def transformers_serve(checkpoints, tmp_path):
     """Path of a model, and the address of `transformers serve` with it: LLaVA-NeXT, which needs no torchvision."""
-    path, port = checkpoints("llava_next"), free_port()
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", path, "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while socket.socket().connect_ex(("localhost", port)):
-            assert process.poll() is None
-            time.sleep(0.1)
-        yield path, f"http://localhost:{port}/v1"
-    finally:
-        process.kill()
-        process.wait()
+    path = checkpoints("llava_next")
+    command = [Path(sys.executable).with_name("transformers"), "serve", path]
+    with serving(command, tmp_path / "served.txt", "/health") as url:
+        yield path, f"{url}/v1"
 
 
 @pytest.mark.full
@@ -448,9 +439,8 @@ def test_killed_at_random_moments_it_ends_alike(checkpoints, own, tmp_path):
     assert whole == 2 * 9 * 6
     store, seen = tmp_path / "killed" / "own" / "answers.sqlite", []
     for _ in range(5):
-        # by what is there, not by the clock: a fast machine is through within a moment
         enough = finished(store) + moments.randint(1, 20)
-        process = begin("helpers/command_run.py", "evaluate", *arguments, "--output", str(tmp_path / "killed"))
+        process = begin("helpers/paced_command_run.py", "evaluate", *arguments, "--output", str(tmp_path / "killed"))
         while process.is_alive() and finished(store) < enough:
             time.sleep(0.001)
         time.sleep(moments.uniform(0, 0.01))

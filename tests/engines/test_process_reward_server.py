@@ -1,17 +1,12 @@
 """A process reward model behind `vllm serve` gives the scores that it gives in this process, in every family."""
 
 import os
-import signal
-import subprocess
 import sys
-import time
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from processes import free_port
+from processes import serving
 from short_chains import chain
 from support import drawn_rows
 
@@ -26,39 +21,12 @@ COMMAND = "--runner pooling --convert classify --pooler-config.task token_classi
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
     ENVIRONMENT["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
-START_SECONDS = 300
 
 
-@contextmanager
 def pooling_server(model, log, *options):
     """Address of `vllm serve`, as the documentation starts it, in float32 as the comparison needs it."""
-    port = free_port()
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", model, "--port", str(port), *COMMAND.split()]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [*command, "--max-model-len", "1024", *options],
-            env=ENVIRONMENT,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while not answers(f"http://127.0.0.1:{port}/health"):
-                assert process.poll() is None, log.read_text()[-6000:]
-                assert time.monotonic() < deadline, log.read_text()[-6000:]
-                time.sleep(0.5)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # its engine is a process of its own
-            process.wait()
-
-
-def answers(address):
-    try:
-        return urllib.request.urlopen(address, timeout=5).status == 200
-    except OSError:
-        return False
+    command = [Path(sys.executable).with_name("vllm"), "serve", model, *COMMAND.split()]
+    return serving([*command, "--max-model-len", "1024", *options], log, "/health", ENVIRONMENT)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next"])

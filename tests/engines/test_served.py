@@ -6,18 +6,15 @@ anything would fail.
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 import torch
 from commands import rows_of
 from datasets import Dataset
-from processes import free_port
+from processes import serving
 from support import drawn_rows
 from taught_parties import CAPTION_PROMPT, FEWEST_STEPS, MOST_STEPS, questions, save_parties, save_scorer
 
@@ -36,7 +33,6 @@ MODEL_TOKENS = 2048
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
     ENVIRONMENT["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
-START_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
@@ -50,28 +46,10 @@ def parties(tmp_path_factory):
 @pytest.fixture(scope="module")
 def url(parties, tmp_path_factory):
     """Address of `vllm serve`, as the documentation starts it, in float32 as the comparison needs it."""
-    port, log = free_port(), tmp_path_factory.mktemp("served") / "log.txt"
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", parties, "--served-model-name", "parties"]
-    command += ["--port", str(port), "--dtype", "float32", "--max-model-len", str(MODEL_TOKENS), "--enforce-eager"]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=file, stderr=file, start_new_session=True)
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while not answers(f"http://127.0.0.1:{port}/health"):
-                assert process.poll() is None, log.read_text()[-6000:]
-                assert time.monotonic() < deadline, log.read_text()[-6000:]
-                time.sleep(0.5)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # its engine is a process of its own
-            process.wait()
-
-
-def answers(address):
-    try:
-        return urllib.request.urlopen(address, timeout=5).status == 200
-    except OSError:
-        return False
+    command = [Path(sys.executable).with_name("vllm"), "serve", parties, "--served-model-name", "parties"]
+    command += ["--dtype", "float32", "--max-model-len", MODEL_TOKENS, "--enforce-eager"]
+    with serving(command, tmp_path_factory.mktemp("served") / "log.txt", "/health", ENVIRONMENT) as url:
+        yield f"{url}/v1"
 
 
 @pytest.fixture(scope="module")

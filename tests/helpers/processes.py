@@ -10,11 +10,14 @@ import inspect
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -156,6 +159,38 @@ def _call(file, name, arguments, folder=None):
     result = getattr(module, name)(*arguments)
     if folder is not None:
         torch.save(result, f"{folder}/{os.environ.get('RANK', '0')}.pt")
+
+
+@contextmanager
+def serving(command, log, ready, environment=None, seconds=300):
+    """Run a server with the processes that it starts; gives its base URL as soon as the path `ready` answers.
+
+    Args:
+        command: without `--port`, which is added.
+        log: file for what it says.
+    """
+    port = free_port()
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*map(str, command), "--port", str(port)], env=environment, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + seconds
+            while not answers(f"http://127.0.0.1:{port}{ready}"):
+                assert process.poll() is None, log.read_text()[-6000:]
+                assert time.monotonic() < deadline, log.read_text()[-6000:]
+                time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def answers(address):
+    try:
+        return urllib.request.urlopen(address, timeout=5).status == 200
+    except OSError:
+        return False
 
 
 def free_port():
