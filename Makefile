@@ -42,8 +42,8 @@ test-engines: $(ENGINES_VENV)/.installed
 
 # TRL's own tests of its GRPO, DPO and SFT trainers, on ours: make test-trl TRL=path-of-its-checkout, at our series' tag
 test-trl: $(VENV)/.installed
-	PYTHONPATH=.:tests/trl_suite $(BIN)/python -m pytest -c /dev/null --rootdir $(TRL) --noconftest -p trl_suite -W ignore \
-		-n logical $(addprefix $(TRL)/tests/test_,grpo_trainer.py dpo_trainer.py sft_trainer.py)
+	for trainer in grpo dpo sft; do PYTHONPATH=.:tests/trl_suite $(BIN)/python -m pytest -c /dev/null --rootdir $(TRL) \
+		--noconftest -p trl_suite -W ignore -n logical $(TRL)/tests/test_$${trainer}_trainer.py || exit 1; done
 
 # the site, in build/docs; the variable silences an announcement of mkdocs-material
 docs: $(VENV)/.installed

@@ -44,14 +44,16 @@ If the implementation is easy| to explain, it may be a good idea.
 Namespaces are one| honking great idea -- let's do more of those!"""
 
 
-def text_tokenizer() -> PreTrainedTokenizerFast:
-    """A small tokenizer whose tokens have Qwen's ids where tests write them; the others have ids from 1000 on."""
+def text_tokenizer(ids_of_qwen: bool) -> PreTrainedTokenizerFast:
+    """A small tokenizer; its tokens may have Qwen's ids where tests write them, and ids from 1000 on otherwise."""
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"]
     trained = train_tokenizer(corpus(), special_tokens=special, named_tokens={})
     state = json.loads(trained.backend_tokenizer.to_str())
-    place = {**{token: 1000 + id_ for token, id_ in state["model"]["vocab"].items()}, **QWEN}
+    place, size = state["model"]["vocab"], 2000
+    if ids_of_qwen:
+        place, size = {**{token: 1000 + id_ for token, id_ in place.items()}, **QWEN}, min(map(QWEN.get, special))
     taken = set(place.values())  # every id is a word, so that random policies write texts of different lengths
-    place |= {"w" * (1 + id_ % 5) + str(id_): id_ for id_ in range(151643) if id_ not in taken}
+    place |= {"w" * (1 + id_ % 5) + str(id_): id_ for id_ in range(size) if id_ not in taken}
     state["model"]["vocab"] = place
     for token in state["added_tokens"]:
         token["id"] = place[token["content"]]
@@ -62,9 +64,9 @@ def text_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def build_models(cache: Path) -> set[str]:
+def build_models(cache: Path, ids_of_qwen: bool) -> set[str]:
     """Write all stand-ins into a cache of the Hub; return their names."""
-    tokenizer, names = text_tokenizer(), set()
+    tokenizer, names = text_tokenizer(ids_of_qwen), set()
     width = {"hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 2}
     width |= {"num_key_value_heads": 2, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
 
@@ -79,7 +81,10 @@ def build_models(cache: Path) -> set[str]:
     torch.manual_seed(0)
     for family in TEXTS:
         config = getattr(transformers, f"{family}Config")(
-            vocab_size=151660, pad_token_id=151643, eos_token_id=151645, **width
+            vocab_size=len(tokenizer) + 2,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            **width,
         )
         version = {"Qwen2": "-2.5", "Llama": "-3.2", "Mistral": "-0.2"}.get(family, "")
         save(f"tiny-{family}ForCausalLM{version}", AutoModelForCausalLM.from_config(config), tokenizer)
