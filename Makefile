@@ -38,7 +38,7 @@ test-oldest test-newest: test-%: .venv-%/.installed
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any; vLLM brings an older transformers, whose vision
 # encoders return their features in another form. ENGINES_VENV=../engines-0.32 VLLM=0.32.0: another vLLM
 test-engines: $(ENGINES_VENV)/.installed
-	$(ENGINES_VENV)/bin/python -m pytest tests/engines tests/compat/test_known_pictures.py -n auto --dist loadfile
+	$(ENGINES_VENV)/bin/python -m pytest tests/engines tests/compat/test_known_images.py -n auto --dist loadfile
 
 # TRL's own tests of its GRPO, DPO and SFT trainers, on ours: make test-trl TRL=path-of-its-checkout, at our series' tag
 test-trl: $(VENV)/.installed

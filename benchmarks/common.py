@@ -111,7 +111,7 @@ def forget_peak() -> float:
 MEDIAN, BOUND = 64, 512
 """Tokens of a trajectory; lengths are log-normal, their 95th percentile is `BOUND`, and longer ones are cut there."""
 GROUP = 8  # trajectories per question
-SIDES = (56, 112, 168)  # of a picture, in pixels
+SIDES = (56, 112, 168)  # of an image, in pixels
 _SIGMA = math.log(BOUND / MEDIAN) / 1.645
 
 
@@ -121,23 +121,21 @@ def lengths(n: int, *, shortest: int = 1, seed: int = 0, bound: int = BOUND) -> 
     return [min(bound, max(shortest, round(middle * math.exp(rng.gauss(0, _SIGMA))))) for _ in range(n)]
 
 
-def make_questions(
-    n: int, *, sides: Sequence[int] = SIDES, fewest_pictures: int = 1, most_pictures: int = 3
-) -> Dataset:
-    """Sums with one to three pictures, of which the first is asked about."""
+def make_questions(n: int, *, sides: Sequence[int] = SIDES, fewest_images: int = 1, most_images: int = 3) -> Dataset:
+    """Sums with one to three images, of which the first is asked about."""
     rng = random.Random(0)
-    drawn = {side: list(problems_dataset(make_problems(["adding"], most_pictures * n, size=side))) for side in sides}
+    drawn = {side: list(problems_dataset(make_problems(["adding"], most_images * n, size=side))) for side in sides}
 
     def row(number: int) -> dict[str, Any]:
-        pictures = rng.randint(fewest_pictures, most_pictures)
-        shown = [drawn[rng.choice(sides)][most_pictures * number + k] for k in range(pictures)]
-        return {**shown[0], "images": [picture for each in shown for picture in each["images"]]}
+        images = rng.randint(fewest_images, most_images)
+        shown = [drawn[rng.choice(sides)][most_images * number + k] for k in range(images)]
+        return {**shown[0], "images": [image for each in shown for image in each["images"]]}
 
     return Dataset.from_list([row(number) for number in range(n)])
 
 
 def save_policy(folder: Path, size: str) -> None:
-    """Save a randomly initialised Qwen2.5-VL of a size of the miniature, which sees these pictures as they are."""
+    """Save a randomly initialised Qwen2.5-VL of a size of the miniature, which sees these images as they are."""
     model, processor = build_model("qwen2_5_vl", size)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

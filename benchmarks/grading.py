@@ -110,7 +110,7 @@ DRAW: dict[str, Callable[[random.Random], tuple[str, str, str]]] = {
     "hostile": hostile,
 }
 REASONING = [
-    "Looking at the picture, the side of row {} is given, and the angle at the left is a right one.",
+    "Looking at the image, the side of row {} is given, and the angle at the left is a right one.",
     "Let us call the unknown quantity $q_{{{}}}$ and write down what the diagram says about it.",
     "The chart has {} bars. I compare their heights one by one before I compute anything.",
     "由图可知第 {} 个条件成立，于是可以列出方程并化简。",

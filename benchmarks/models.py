@@ -17,7 +17,7 @@ from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_e
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.compat.input_hooks import keep_one_input_hook
 from trl_mmreason.compat.patch_embedding import use_matrix_product_for_patches
-from trl_mmreason.data.images import pictures_of
+from trl_mmreason.data.images import images_of
 from trl_mmreason.generation.batch import collate, encode
 from trl_mmreason.miniature.models import build_model
 
@@ -26,23 +26,23 @@ from .common import Result, forget_peak, lengths, make_questions, memory, report
 # -------------------------------------------------------------------------------------------------------------- patches
 
 
-def patches(*, rounds: int = 9, dtype: str = "float32", side: int = 16, pictures: int = 1, layers: int = 32) -> Result:
-    """Embedding a picture's patches: time of transformers' convolution over that of the matrix product here.
+def patches(*, rounds: int = 9, dtype: str = "float32", side: int = 16, images: int = 1, layers: int = 32) -> Result:
+    """Embedding an image's patches: time of transformers' convolution over that of the matrix product here.
 
     Forward and backward passes of the vision encoder of Qwen2.5-VL-3B with random weights, and of its patch embedding
     alone. Features and gradients must not differ by more than rounding.
 
     Args:
-        dtype: of weights and pictures, such as bfloat16.
-        side: patches along a side of the square picture, an even number.
-        pictures: pictures in a pass.
+        dtype: of weights and images, such as bfloat16.
+        side: patches along a side of the square image, an even number.
+        images: images in a pass.
         layers: of the encoder; the model has 32.
     """
     torch.manual_seed(0)
     where = {"device": "cuda" if torch.cuda.is_available() else "cpu", "dtype": getattr(torch, dtype)}
     config = Qwen2_5_VLVisionConfig(depth=layers, hidden_size=1280, out_hidden_size=2048)
     encoder = Qwen2_5_VisionTransformerPretrainedModel(config).to(**where)
-    grid = torch.tensor([[1, side, side]] * pictures, device=where["device"])
+    grid = torch.tensor([[1, side, side]] * images, device=where["device"])
     pixels = torch.randn(int(grid.prod(-1).sum()), 3 * 2 * 14 * 14, **where)
     result, bound = Result(), 1e-4 if dtype == "float32" else 3e-2
     for name, module, inputs in (
@@ -155,7 +155,7 @@ def prefix_by_prefix(prm: ProcessRewardModel, rows: Rows, batch: int, **forward:
     for start in range(0, len(prefixes), batch):
         some = prefixes[start : start + batch]
         prompts = [
-            encode(prm.processing_class, row["prompt"], pictures_of(row)).extended(
+            encode(prm.processing_class, row["prompt"], images_of(row)).extended(
                 tokenizer(text, add_special_tokens=False)["input_ids"]
             )
             for _, row, text in some

@@ -149,12 +149,12 @@ def evaluation(
 ) -> Result:
     """Time of a plain loop over questions, over that of `evaluate` with its store, metrics and intervals.
 
-    Both ask a miniature policy, which is right about half of the time, the same questions with pictures, greedily, and
+    Both ask a miniature policy, which is right about half of the time, the same questions with images, greedily, and
     grade with the same grader. Answers and verdicts have to be the same.
 
     Args:
         family: of the miniature model.
-        questions: questions with a picture each.
+        questions: questions with an image each.
         tokens: bound of an answer.
         batch: questions that `evaluate` answers at a time.
         limit: lowest ratio.

@@ -40,16 +40,16 @@ from trl_mmreason.jobs.verdicts import verdict_stage
 from .common import GROUP, SIDES, Result, forget_peak, make_questions, memory, run_apart, save_policy, take_turns
 from .training import ALL_ROWS, ReplayAdaPO, settings
 
-Axis = Literal["group", "length", "pictures", "processes", "store"]
+Axis = Literal["group", "length", "images", "processes", "store"]
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "group": ("answers a question", (2, 4, 8, 16, 32, 64)),
     "length": ("tokens of each turn", (32, 64, 128, 256, 512, 1024)),
-    "pictures": ("pictures a row", (1, 2, 4, 8)),
+    "images": ("images a row", (1, 2, 4, 8)),
     "processes": ("processes", (1, 2, 4)),
     "store": ("units in the store", (10_000, 100_000, 1_000_000, 10_000_000)),
 }
 MICRO_BATCH = 2
-SIDE = max(SIDES)  # of a picture, in pixels: 36 tokens
+SIDE = max(SIDES)  # of an image, in pixels: 36 tokens
 TOKENS = 64  # of each turn, where the axis is another
 FITTED = 3  # sizes, the largest, that a growth is fitted over
 
@@ -68,7 +68,7 @@ class Load(NamedTuple):
 
     group: int = 4
     length: int = TOKENS
-    pictures: int = 1
+    images: int = 1
     processes: int = 1
 
 
@@ -95,7 +95,7 @@ def train(load: Load, model: str, folder: str, steps: int, group: Mapping[str, s
     """Train, in a process of its own, a step at each turn."""
     os.environ.update(group)
     torch.set_num_threads(1)
-    asked = make_questions(load.processes, sides=[SIDE], fewest_pictures=load.pictures, most_pictures=load.pictures)
+    asked = make_questions(load.processes, sides=[SIDE], fewest_images=load.images, most_images=load.images)
     run = settings(
         load.group,
         MICRO_BATCH,
@@ -358,7 +358,7 @@ def scaling(
     sizes: tuple[int, ...] | None = None,
     policy: str = "study",
     known: Path | None = None,
-    pictures: Path | None = None,
+    images: Path | None = None,
 ) -> Result:
     """How time and memory grow: of a training step with what it trains on, and of an answer store with its units.
 
@@ -375,7 +375,7 @@ def scaling(
         sizes: of the axes, instead of theirs.
         policy: size of the miniature model.
         known: JSON file of numbers; sizes in it that are not measured again stay, perhaps from a busier machine.
-        pictures: folder for the plots.
+        images: folder for the plots.
     """
     numbers = json.loads(known.read_text()) if known and known.exists() else {}
     for axis in axes:
@@ -390,6 +390,6 @@ def scaling(
     print(table([*((axis, "step") for axis in steps), *operations], numbers), end="\n\n")
     print(table([(axis, part) for axis in steps for part in numbers[axis] if part != "step"], numbers))
     for name, drawn in {"scaling_step": steps, "scaling_store": store}.items():
-        if pictures and drawn:
-            draw(drawn, pictures / f"{name}.png")
+        if images and drawn:
+            draw(drawn, images / f"{name}.png")
     return Result(numbers)

@@ -206,7 +206,7 @@ def measure_batch(trainer: ReplayGRPO, rows: list[dict[str, Any]]) -> tuple[floa
     return trainer.scoring_seconds, peak
 
 
-# ------------------------------------------------------------------------------------------ pictures encoded once
+# ------------------------------------------------------------------------------------------ images encoded once
 
 Way = Literal["frozen", "lora", "whole"]
 LANGUAGE = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
@@ -228,14 +228,14 @@ def images(
     questions: int = 4,
     batch: int = 4,
 ) -> Result:
-    """Time of training on a rollout batch whose pictures are encoded once, over that where every row encodes its own.
+    """Time of training on a rollout batch whose images are encoded once, over that where every row encodes its own.
 
-    The trainer is AdaPO, on the standard workload with answers drawn beforehand; every round's pictures are new to the
+    The trainer is AdaPO, on the standard workload with answers drawn beforehand; every round's images are new to the
     model, which has Qwen2.5-VL-3B's proportions of encoder to language model, an eighth as wide and a quarter as deep.
 
     Args:
         ways: trained are all but the encoder, adapters on the language model with gradient checkpointing, or all.
-        sides: sides of square pictures, in pixels.
+        sides: sides of square images, in pixels.
         questions: questions with 8 trajectories each.
         batch: trajectories in a micro-batch.
     """
@@ -257,7 +257,7 @@ def images(
 
 
 def save_proportional_policy(folder: Path, longest_side: int) -> None:
-    """Save a policy of these proportions, which sees pictures as large as they are."""
+    """Save a policy of these proportions, which sees images as large as they are."""
     model, processor = build_model("qwen2_5_vl")
     config = model.config
     for part, widths in ((config.vision_config, VISION), (config.text_config, TEXT)):
@@ -297,7 +297,7 @@ def models_of(trainer: ReplayAdaPO) -> list[PreTrainedModel]:
 
 
 def train_on_new_pictures(trainer: ReplayAdaPO, rows: list[dict[str, Any]]) -> float:
-    """Train on a rollout batch whose pictures were not encoded yet; gives the seconds of scoring."""
+    """Train on a rollout batch whose images were not encoded yet; gives the seconds of scoring."""
     for model in models_of(trainer):
         with torch.no_grad():
             vision_weights(model)[0].mul_(1)  # features are those of the weights as they were

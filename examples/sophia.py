@@ -2,7 +2,7 @@
 
     accelerate launch examples/sophia.py --config configs/sophia/miniature.yaml
 
-    warm_up       the policy learns to describe pictures                          → OUTPUT/warm_up/model
+    warm_up       the policy learns to describe images                          → OUTPUT/warm_up/model
     trajectories  it describes, a reasoner thinks, the best trajectories earn     → OUTPUT/trajectories.parquet
     update        the policy learns from these rows                               → OUTPUT/update/model
     grpo          GRPO continues from there                                       → OUTPUT/grpo/model

@@ -211,7 +211,7 @@ def protocol(start: Start, arm: str) -> AnsweringProtocol:
 
 
 def measure(start: Start, asked: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:
-    """Evaluate a policy on the new pictures; another weight of the steps reuses the samples."""
+    """Evaluate a policy on the new images; another weight of the steps reuses the samples."""
     source, settings = start.source(arm), start.settings(arm)
     if source is None or "step_weight" not in settings:
         let_answer(start, asked, arm, model, folder)

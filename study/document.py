@@ -58,9 +58,9 @@ def results_of(folder: Path) -> str:
         files = [file for file in (folder / f"{name}-figures.png", folder / f"{name}.png") if file.exists()]
         if not files:
             continue
-        pictures = [f"![{name}]({folder.name}/{file.name})" for file in files]
+        images = [f"![{name}]({folder.name}/{file.name})" for file in files]
         seeds = ", ".join(map(str, study["settings"]["seeds"]))
-        sections += [f"### {name}, seeds {seeds}", f"```text\n{study['arms']}\n```", *pictures]
+        sections += [f"### {name}, seeds {seeds}", f"```text\n{study['arms']}\n```", *images]
     return "\n\n".join(sections)
 
 

@@ -72,7 +72,7 @@ class StudyArguments:
             check is easier than to answer; for parts with second answers.
         cold_start_accuracy: share of right first answers at which the supervised start ends.
         cold_start_rows: problems that the supervised start sees.
-        train_rows, eval_rows: problems to learn from, and new pictures to measure on.
+        train_rows, eval_rows: problems to learn from, and new images to measure on.
         arms: name → settings in which an arm differs from the part's sections. With `of`, it is made of another arm,
             when that one is done; with `evaluation`, it is measured in another way.
         common: settings of every trainer.
@@ -123,7 +123,7 @@ class StudyArguments:
         if near or not self.seeds:
             raise ValueError(
                 f"StudyArguments: got seeds={self.seeds}; expected one or more, {_STREAMS} or more apart: nearer ones "
-                "share pictures, and the intervals take seeds for independent."
+                "share images, and the intervals take seeds for independent."
             )
         if BEFORE in self.arms:
             raise ValueError(f"StudyArguments: {BEFORE!r} is the initial policy; give the arm another name.")
@@ -202,7 +202,7 @@ class Start:
         return {**self.args.common, "seed": self.seed, **getattr(self.args, section), **differences}
 
     def problems(self, n: int, stream: int = 0, split: str = "train") -> list[Problem]:
-        """Draw problems; another stream has other pictures; `train` is stream 0, `evaluation` stream 1."""
+        """Draw problems; another stream has other images; `train` is stream 0, `evaluation` stream 1."""
         return drawn(self.args, n, self.seed + stream, split)
 
     def settings(self, arm: str) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Start:
 
 
 def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:
-    """Evaluate a policy on the new pictures, and save the evaluation."""
+    """Evaluate a policy on the new images, and save the evaluation."""
     evaluate_into(
         folder / "evaluation",
         start.evaluation,

@@ -1,4 +1,4 @@
-"""Text and pictures of messages, whose content is a string or a list of parts."""
+"""Text and images of messages, whose content is a string or a list of parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SPEAKERS = {"human": "user", "gpt": "assistant"}  # LLaVA's names of roles
 
 
 def text_of(content: Any, between: str = "") -> str:
-    """The text of a message's content, without its pictures.
+    """The text of a message's content, without its images.
 
     Args:
         content: a string, or parts with a `type`.
@@ -37,15 +37,15 @@ def question_text(prompt: Any) -> str:
 def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
     """Convert a prompt to messages of `role` and `content`, with strings as contents.
 
-    The text parts are joined as chat templates write them, with nothing between. Placeholders of pictures are left
-    out at the beginning of the user's first message: that is where TRL puts the row's pictures by itself.
+    The text parts are joined as chat templates write them, with nothing between. Placeholders of images are left
+    out at the beginning of the user's first message: that is where TRL puts the row's images by itself.
 
     Args:
         prompt: messages, or a string for one of the user.
         where: which prompt that is, for the error.
 
     Raises:
-        ValueError: something would be lost: other keys, pictures within the text or in the message itself.
+        ValueError: something would be lost: other keys, images within the text or in the message itself.
     """
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     plain: list[dict[str, str]] = []
@@ -60,8 +60,8 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
     if not plain or len(plain) < len(messages):
         raise ValueError(
             f"{where} has the prompt {prompt!r:.300}, expected messages of role and content alone, with strings as "
-            "content. Of parts, placeholders of pictures may come before the text of the user's first message; move "
-            "others, and pictures themselves, into the column `images`."
+            "content. Of parts, placeholders of images may come before the text of the user's first message; move "
+            "others, and images themselves, into the column `images`."
         )
     return plain
 
@@ -69,7 +69,7 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
 def conversation(value: Any) -> Any:
     """Convert messages in the forms of TRL, ms-swift and LLaVA to `role` and `content`, a string.
 
-    Parts become one string with `<image>` for each picture. What has another form is left as it is.
+    Parts become one string with `<image>` for each image. What has another form is left as it is.
 
     Args:
         value: a list of messages; anything else is returned.
@@ -77,8 +77,8 @@ def conversation(value: Any) -> Any:
     return [_message(message) for message in value] if isinstance(value, list) else value
 
 
-def pictures_inside(value: Any) -> list[Any]:
-    """The pictures inside the parts of messages, {"type": "image", "image": …}, in order."""
+def images_inside(value: Any) -> list[Any]:
+    """The images inside the parts of messages, {"type": "image", "image": …}, in order."""
     messages = value if isinstance(value, list) else []
     contents = [_without_none(message).get("content") for message in messages]
     parts = [_without_none(part) for content in contents if isinstance(content, list) for part in content]
@@ -109,7 +109,7 @@ def completion_text(completion: Any, where: str) -> str:
         )
     content = messages[0]["content"]
     if not isinstance(content, str) and any(part["type"] != "text" for part in content):
-        raise ValueError(f"The completion of {where} is {completion!r}, expected text alone, no pictures.")
+        raise ValueError(f"The completion of {where} is {completion!r}, expected text alone, no images.")
     return text_of(content)
 
 
@@ -146,7 +146,7 @@ def _message(message: Any) -> Any:
 
 
 def _part_text(part: Mapping[str, Any]) -> Any:
-    """A part as a string; `None` if it is neither text nor a picture."""
+    """A part as a string; `None` if it is neither text nor an image."""
     if part.get("type") == "image" and part.keys() <= {"type", "image"}:
         return PLACEHOLDER
     return part["text"] if part.keys() == {"type", "text"} and part["type"] == "text" else None
@@ -157,12 +157,12 @@ def _without_none(keys: Any) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None} if isinstance(keys, Mapping) else {}
 
 
-def _flat(content: Any, pictures_come_first: bool) -> str | None:
+def _flat(content: Any, images_come_first: bool) -> str | None:
     """The text of a content; `None` if it holds anything else."""
     if not isinstance(content, list | tuple):
         return content if isinstance(content, str) else None
     parts = [_without_none(part) for part in content]
-    if pictures_come_first:
+    if images_come_first:
         parts = list(dropwhile(lambda part: part == {"type": "image"}, parts))
     is_text = [part.keys() == {"type", "text"} and part["type"] == "text" for part in parts]
     return text_of(parts) if all(is_text) else None
@@ -172,7 +172,7 @@ def checked_message(message: Any) -> dict[str, Any]:
     """A copy of what the user says after an answer, as `next_message` returns it.
 
     Args:
-        message: role "user" and content: text, or parts such as `{"type": "image", "image": picture}` and
+        message: role "user" and content: text, or parts such as `{"type": "image", "image": image}` and
             `{"type": "text", "text": "Look closer."}`.
 
     Raises:

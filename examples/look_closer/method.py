@@ -1,6 +1,6 @@
-"""A method of several turns: the policy may ask to look closer at a part of the picture before it answers.
+"""A method of several turns: the policy may ask to look closer at a part of the image before it answers.
 
-It writes "look closer at x0 y0 x1 y1", in pixels of the picture as it sees it, and is shown this part of the original,
+It writes "look closer at x0 y0 x1 y1", in pixels of the image as it sees it, and is shown this part of the original,
 which has more pixels. Only the answers that it writes carry loss; the crops are what the user says.
 """
 
@@ -13,24 +13,24 @@ from typing import Any
 from PIL import Image
 
 from trl_mmreason import GroupGRPOTrainer
-from trl_mmreason.data.images import pictures_of
+from trl_mmreason.data.images import images_of
 from trl_mmreason.grading import accuracy_reward
 
 REQUEST = re.compile(r"look closer at (\d{1,5}) (\d{1,5}) (\d{1,5}) (\d{1,5})")
-LONGEST = 100  # times the shorter side; some processors refuse longer pictures
+LONGEST = 100  # times the shorter side; some processors refuse longer images
 NO_SUCH_PART = "There is no such part. Answer."
 
 Box = tuple[int, int, int, int]
 
 
 def requested_box(answer: str) -> Box | None:
-    """The box that an answer asks to see, in pixels of the picture as the model sees it; `None` without a request."""
+    """The box that an answer asks to see, in pixels of the image as the model sees it; `None` without a request."""
     found = REQUEST.findall(answer)
     return tuple(map(int, found[-1])) if found else None  # type: ignore[return-value]
 
 
 def seen_size(processor: Any, image: Image.Image) -> tuple[int, int]:
-    """Width and height of a picture as the model sees it, after its processor has resized it."""
+    """Width and height of an image as the model sees it, after its processor has resized it."""
     processed = processor.image_processor(images=[image], return_tensors="pt")
     if "image_grid_thw" in processed:  # in patches
         _, height, width = processed["image_grid_thw"][0].tolist()
@@ -40,11 +40,11 @@ def seen_size(processor: Any, image: Image.Image) -> tuple[int, int]:
 
 
 def crop(image: Image.Image, box: Box, seen: tuple[int, int]) -> Image.Image | None:
-    """The box of the original picture; `None` if there is no pixel in it, or a line alone.
+    """The box of the original image; `None` if there is no pixel in it, or a line alone.
 
     Args:
         image: the original.
-        box: left, top, right and bottom in a picture of the size `seen`.
+        box: left, top, right and bottom in an image of the size `seen`.
     """
     scale = image.width / seen[0], image.height / seen[1]
     corners = [round(value * scale[number % 2]) for number, value in enumerate(box)]
@@ -86,10 +86,10 @@ def looked_at(processor: Any, row: Mapping[str, Any], answer: str) -> dict[str, 
 
     Args:
         processor: the policy's.
-        row: a row of the data set; its first picture is looked at.
+        row: a row of the data set; its first image is looked at.
         answer: the policy's last answer.
     """
-    box, images = requested_box(answer), pictures_of(row)
+    box, images = requested_box(answer), images_of(row)
     if box is None or not images:
         return None
     part = crop(images[0], box, seen_size(processor, images[0]))

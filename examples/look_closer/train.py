@@ -1,8 +1,8 @@
-"""Train a policy to look closer, on drawn pictures whose mark can be read in a crop alone.
+"""Train a policy to look closer, on drawn images whose mark can be read in a crop alone.
 
     python examples/look_closer/train.py --seeds 0 1 2
 
-A picture of 224 x 224 pixels has a square of stripes four pixels apart in one of its corners. The policy sees 56 x 56
+An image of 224 x 224 pixels has a square of stripes four pixels apart in one of its corners. The policy sees 56 x 56
 pixels, in which the square is evenly grey: only a crop tells the four patterns apart. A supervised start teaches to ask
 for the right corner half of the time, and to guess otherwise; GRPO with the reward of the answer alone, with and
 without looks, does the rest.
@@ -24,7 +24,7 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from trl_mmreason import RolloutConfig
-from trl_mmreason.data.row_values import stored_picture
+from trl_mmreason.data.row_values import stored_image
 from trl_mmreason.generation.engine import SamplingParams
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.turn_after_turn import sample_turns
@@ -47,7 +47,7 @@ ANSWER_TOKENS = 24
 
 
 def draw(letter: str, corner: tuple[int, int], background: int) -> Image.Image:
-    """A picture with the pattern of a letter in a corner."""
+    """An image with the pattern of a letter in a corner."""
     image = Image.new("L", (SIDE, SIDE), background)
     square = Image.new("L", (SQUARE, SQUARE))
     square.putdata([0 if PATTERNS[letter](x, y) else 255 for y in range(SQUARE) for x in range(SQUARE)])
@@ -56,7 +56,7 @@ def draw(letter: str, corner: tuple[int, int], background: int) -> Image.Image:
 
 
 def drawn_rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Questions about drawn pictures, with the corner of the square."""
+    """Questions about drawn images, with the corner of the square."""
     rng = random.Random(seed)
     rows = []
     for number in range(count):
@@ -87,12 +87,12 @@ def lessons(rows: Sequence[Mapping[str, Any]], processor: Any, seed: int) -> Dat
             {"role": "assistant", "content": [_part("text", request)]},
             {"role": "user", "content": [_part("image"), _part("text", "Here.")]},
         ]
-        picture, closer = stored_picture(row["images"][0]), stored_picture(part)
+        image, closer = stored_image(row["images"][0]), stored_image(part)
         guess = rf"\boxed{{{rng.choice(list(PATTERNS))}}}"
         taught += [
-            ([question], guess, [picture]),
-            ([question], request, [picture]),
-            ([question, *behind], rf"\boxed{{{row['answer']}}}", [picture, closer]),
+            ([question], guess, [image]),
+            ([question], request, [image]),
+            ([question, *behind], rf"\boxed{{{row['answer']}}}", [image, closer]),
         ]
     rng.shuffle(taught)
     return Dataset.from_list(
@@ -167,7 +167,7 @@ def run(seed: int, folder: Path, steps: int) -> dict[str, float]:
             model_init_kwargs={"dtype": "float32"},
         )
         rows = Dataset.from_list(
-            [{**row, "images": [stored_picture(image) for image in row["images"]]} for row in drawn_rows(512, seed + 1)]
+            [{**row, "images": [stored_image(image) for image in row["images"]]} for row in drawn_rows(512, seed + 1)]
         ).cast_column("images", List(ImageFeature()))
         trainer = LookCloserTrainer(str(start), args=args, looks=looks, train_dataset=rows)
         before = accuracy(trainer.model, processor, held_out, looks)

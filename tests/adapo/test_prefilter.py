@@ -43,7 +43,7 @@ class ScriptedEngine:
             seed = derive_seed(SEED, name, index)
             if len(request.messages) == 1 and request.seed == seed:
                 if first == "?":
-                    return Failure("the picture is too large")
+                    return Failure("the image is too large")
                 return Sample(rf"\boxed{{{first}}}", "length" if second is None else "stop")
             if len(request.messages) == 3 and request.seed == derive_seed(seed, "second turn"):
                 assert request.messages[1] == {"role": "assistant", "content": rf"\boxed{{{first}}}"}

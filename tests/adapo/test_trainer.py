@@ -188,7 +188,7 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     Not to the last bit, as rows of other lengths share a forward pass, which sums in another order.
     """
     path = checkpoints("qwen2_5_vl")
-    rows = [row for row in rows if row["images"]]  # TRL's own trainer fails on a batch with and without pictures
+    rows = [row for row in rows if row["images"]]  # TRL's own trainer fails on a batch with and without images
     shared = {"loss_type": loss_type, "use_bias_correction_kl": bias_correction, "beta": 0.05, "max_steps": 3}
     plain = {"k_01": 0.0, "k_11": 0.0, "k_10": 0.0, "k_00": 0.0, "kl_scale": 0.0, "evaluation_prompt": None}
     unfiltered = {"filter_truncated": False, "filter_zero_advantage": False}

@@ -21,7 +21,7 @@ RUN = {**SUPERVISED_RUN, "warmup_steps": 0}
 
 
 def rows(completion=CHAIN, n=3):
-    """Questions with one picture, with two, and without any."""
+    """Questions with one image, with two, and without any."""
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add."}]
     return [{**row, "prompt": asked, "answer": "7", "completion": completion} for row in drawn_rows(n)]
 

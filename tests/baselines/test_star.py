@@ -73,8 +73,8 @@ def test_right_revisions_of_wrong_answers_are_learnt(tmp_path):
     ]  # fmt: skip
     assert row["completion"] == [{"role": "assistant", "content": "7"}]
     assert len(learnt["fixed at once#0"]["prompt"]) == 3
-    pictures = dict(zip(questions()["id"], questions()["images"], strict=True))
-    assert len(row["images"]) == len(pictures["fixed in the end"])
+    images = dict(zip(questions()["id"], questions()["images"], strict=True))
+    assert len(row["images"]) == len(images["fixed in the end"])
     assert found.dropped == {
         "never wrong before right": 2, "never right": 1, "cut by the length limit": 1, "sampling failed": 1
     }  # fmt: skip
@@ -102,7 +102,7 @@ def test_training_on_revisions_puts_loss_on_the_revision_alone(checkpoints, tmp_
 
 
 def test_solutions_become_rows_to_train_on(checkpoints, tmp_path):
-    """As docs/adapo.md makes them: questions with pictures and worked solutions, which need no gold answer."""
+    """As docs/adapo.md makes them: questions with images and worked solutions, which need no gold answer."""
     drawn_rows(3)[0]["images"][0].save(tmp_path / "0.png")
     lines = [{"question": f"Question {k}?", "image": "0.png", "solution": f"So it is {k}."} for k in range(4)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -3,7 +3,7 @@
 import hashlib
 
 import pytest
-from scripted import Scripted, picture, questions_of, reds
+from scripted import Scripted, image, questions_of, reds
 from solution_chains import chain_of_steps, prefixes
 from support import SUPERVISED_RUN, maker
 
@@ -58,7 +58,7 @@ def questions(names, answer="7"):
             "id": name,
             "prompt": [{"role": "user", "content": f"How many {name}?"}],
             "answer": [answer, "seven"],
-            "images": [picture(index)] * index,
+            "images": [image(index)] * index,
         }
         for index, name in enumerate(names)
     ]
@@ -170,7 +170,7 @@ def test_each_step_is_continued_from_the_chain_as_it_was_written(tmp_path):
     assert len({request.seed for request in party.asked}) == len(party.asked) == 3 * 4
 
 
-def test_the_policy_sees_question_and_pictures_and_never_the_answer(tmp_path):
+def test_the_policy_sees_question_and_images_and_never_the_answer(tmp_path):
     gold = "GOLD-73129"
     rows = chains_of(questions(["cats", "dogs"], gold), {"dogs": [Path(0, read_path(chain("8")), 9, False)]}).rows
     party, judge = policy(), Scripted(lambda request, times: "### Step Label: [1,1,1]")

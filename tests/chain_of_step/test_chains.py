@@ -164,8 +164,8 @@ def test_every_path_has_a_seed_of_its_own_and_is_scored_with_its_own_question(tm
     assert [[path.text for path in found] for found in fewer.values()] == [[TEXT, ALONE], [FIRST, STEPLESS]]
     asked = [(row["prompt"][0]["content"], row["completion"]) for row in process_reward.rows]
     assert asked == [("0", TEXT), ("0", ALONE), ("1", FIRST), ("1", STEPLESS)]
-    pictures = [[picture.tobytes() for picture in row["images"]] for row in process_reward.rows]
-    assert pictures == [[rows[number]["images"][0].tobytes()] for number in (0, 0, 1, 1)]
+    images = [[image.tobytes() for image in row["images"]] for row in process_reward.rows]
+    assert images == [[rows[number]["images"][0].tobytes()] for number in (0, 0, 1, 1)]
 
 
 def test_a_real_policy_scored_by_a_real_model(bases, tmp_path):
@@ -200,7 +200,7 @@ def test_measures_by_hand():
     assert math.isnan(path_metrics([], len)["accuracy"])
 
 
-def test_a_dataset_of_single_pictures(tmp_path):
+def test_a_dataset_of_single_images(tmp_path):
     """`image` is taken for `images`, in requests and in scoring."""
     engine, rows = writer(TEXT), questions().to_list()
     for row, problem in zip(rows, make_problems(["adding"], 2), strict=True):

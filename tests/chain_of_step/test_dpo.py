@@ -61,7 +61,7 @@ class Writers:
 
 
 def questions(n=4):
-    """Adding, one with a picture, one with two, one with none, in turn, all with the first problem's answer."""
+    """Adding, one with an image, one with two, one with none, in turn, all with the first problem's answer."""
     answer = make_problems(["adding"], 1)[0].answer
     return Dataset.from_list([{**row, "answer": answer} for row in drawn_rows(n)])
 
@@ -408,7 +408,7 @@ def test_the_step_weight_reaches_the_pairs(bases, tmp_path):
         assert pairs[scores][:] == pytest.approx([len(text) % 10 / 10 * ("<|" in text) for text in texts])
 
 
-def test_questions_need_no_id_and_no_picture_column(bases, tmp_path):
+def test_questions_need_no_id_and_no_image_column(bases, tmp_path):
     rows = questions().remove_columns(["id", "images"])
     trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rows=rows, rounds=1)
     trainer.train()

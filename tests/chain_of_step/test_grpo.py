@@ -185,7 +185,7 @@ def test_the_worked_example_of_the_specification(bases):
 
 @pytest.mark.full
 def test_a_server_pays_what_a_model_in_process_pays(family, bases, tmp_path):
-    """A step with two pictures or none per row, on chains that spell no special token."""
+    """A step with two images or none per row, on chains that spell no special token."""
     prm = ProcessRewardModel.from_pretrained(bases(family), device="cpu")
     rows = drawn_rows(6)[1:3]
     texts = [WORKED if text == SPELT else text for text in TEXTS]
@@ -204,10 +204,10 @@ def test_a_server_pays_what_a_model_in_process_pays(family, bases, tmp_path):
     assert_weights(*weights, atol=1e-4)
 
 
-def test_the_reward_is_the_score_of_the_question_with_its_pictures(bases, tmp_path):
-    """As computed from the rows, before TRL has put the pictures into the messages."""
+def test_the_reward_is_the_score_of_the_question_with_its_images(bases, tmp_path):
+    """As computed from the rows, before TRL has put the images into the messages."""
     prm = ProcessRewardModel.from_pretrained(bases(MODEL), device="cpu")
-    rows = drawn_rows(6)[:2]  # one picture, and two
+    rows = drawn_rows(6)[:2]  # one image, and two
     completion = chain("3", "4")
     expected = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Pairs of paths: by hand, with their pictures, in the order of the questions."""
+"""Pairs of paths: by hand, with their images, in the order of the questions."""
 
 from math import isnan
 
@@ -56,7 +56,7 @@ def test_how_often_the_chosen_and_the_rejected_are_right():
 
 
 @pytest.mark.parametrize("columns", [("id", "prompt"), ("id", "prompt", "images")])
-def test_no_pair_and_no_picture_keep_the_columns(columns):
+def test_no_pair_and_no_image_keep_the_columns(columns):
     rows = Dataset.from_list(drawn_rows(2)).select_columns(list(columns))
     pairs = make_pairs(rows, paths_of(rows), {})
     assert len(pairs) == 0

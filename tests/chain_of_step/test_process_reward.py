@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, UnscorableRow, logit_differences
 from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP_END, parse_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, trainable_token_indices
-from trl_mmreason.data.images import pictures_of
+from trl_mmreason.data.images import images_of
 from trl_mmreason.generation.batch import encode, tokenizer_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import solve
@@ -32,7 +32,7 @@ def reward_model(family="qwen2_5_vl", **tokens):
 
 
 def chain_rows():
-    """One, two or no picture; the fourth chain is partial, the fifth has no step, the sixth nothing to score."""
+    """One, two or no image; the fourth chain is partial, the fifth has no step, the sixth nothing to score."""
     completions = [*CHAINS[:3], prefixes(parse_chain(CHAINS[3]))[1], "<|answer_start|>7<|answer_end|>", "It is 7."]
     return [
         {"prompt": row["prompt"], "images": row["images"], "completion": completion}
@@ -51,10 +51,10 @@ def naive(prm, row, right="+", wrong="-"):
             prefix = closing.join(row["completion"].split(closing)[:part]) + closing
             ids = tokenizer(prefix, add_special_tokens=False, split_special_tokens=True)["input_ids"]
             tokenizer("", add_special_tokens=False)  # it keeps that setting until the next call
-            prompt = encode(prm.processing_class, row["prompt"], pictures_of(row)).extended(ids)
+            prompt = encode(prm.processing_class, row["prompt"], images_of(row)).extended(ids)
             fields = {name: torch.tensor([values]) for name, values in prompt.token_fields.items()}
             ids = torch.tensor([prompt.ids])
-            logits = prm.model(input_ids=ids, **fields, **prompt.picture_fields).logits[0, -1]
+            logits = prm.model(input_ids=ids, **fields, **prompt.image_fields).logits[0, -1]
             found.append((logits[right] - logits[wrong]).sigmoid().item())
     return scores[STEP_END], (scores[ANSWER_END] or [None])[0]
 
@@ -73,7 +73,7 @@ def test_one_pass_equals_full_logits_of_every_prefix(family):
     assert_same_scores(prm.score(rows, batch_size=6), expected)
 
 
-def test_a_text_only_model_scores_rows_without_pictures(tmp_path):
+def test_a_text_only_model_scores_rows_without_images(tmp_path):
     folder = saved_reasoner("llama", tmp_path / "base")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     add_chain_tokens(model, tokenizer)
@@ -82,7 +82,7 @@ def test_a_text_only_model_scores_rows_without_pictures(tmp_path):
     expected = [naive(prm, row) for row in rows]
     assert len({round(score, 4) for steps, _ in expected for score in steps}) > 8
     assert_same_scores(prm.score(rows, batch_size=6), expected)
-    with pytest.raises(UnscorableRow, match=r"row 1 cannot be encoded: it has 2 picture\(s\), which a text-only model"):
+    with pytest.raises(UnscorableRow, match=r"row 1 cannot be encoded: it has 2 image\(s\), which a text-only model"):
         prm.score([rows[0], chain_rows()[1]])
     prm.save_pretrained(tmp_path / "prm")
     loaded = ProcessRewardModel.from_pretrained(tmp_path / "prm")
@@ -98,7 +98,7 @@ def test_batch_size_order_and_neighbours_change_nothing(family):
     assert_same_scores(prm.score([rows[n] for n in order], batch_size=3), [expected[n] for n in order])
 
 
-def test_a_picture_changes_the_scores_of_its_own_row_only(family):
+def test_an_image_changes_the_scores_of_its_own_row_only(family):
     prm, rows = reward_model(family), chain_rows()
     before = prm.score(rows)
     rows[0] = {**rows[0], "images": rows[1]["images"][:1]}
@@ -116,7 +116,7 @@ def test_a_question_that_holds_the_tokens_does_not_confuse_it():
 
 
 def test_special_tokens_in_a_completion_are_text(family):
-    """A policy that spells them out shows no picture and ends no turn; the tokenizer stays as it was."""
+    """A policy that spells them out shows no image and ends no turn; the tokenizer stays as it was."""
     prm, rows = reward_model(family), chain_rows()
     tokenizer = prm.processing_class.tokenizer
     spelt = "".join(tokenizer.all_special_tokens)

@@ -38,8 +38,8 @@ def served_model(bases):
         yield prm, server
 
 
-def rows_with_pictures():
-    """One, two or no picture; whole, partial and unscored chains; a message, and pictures of unusual kinds."""
+def rows_with_images():
+    """One, two or no image; whole, partial and unscored chains; a message, and images of unusual kinds."""
     completions = [*CHAINS[:4], prefixes(parse_chain(CHAINS[4]))[1], "It is 7."]
     rows = [{**row, "completion": text} for row, text in zip(drawn_rows(6), completions, strict=True)]
     rows[1]["completion"] = [{"role": "assistant", "content": CHAINS[1]}]
@@ -54,7 +54,7 @@ def rows_with_pictures():
 
 def test_the_same_scores_as_in_this_process(served_model):
     prm, server = served_model
-    rows, client = rows_with_pictures(), ProcessRewardClient(server.url)
+    rows, client = rows_with_images(), ProcessRewardClient(server.url)
     expected = prm.score(rows)
     for concurrency in (1, 64):
         scores = ProcessRewardClient(server.url, concurrency=concurrency).score(rows)
@@ -62,7 +62,7 @@ def test_the_same_scores_as_in_this_process(served_model):
             assert steps.dtype == torch.float32
             assert_close(steps, expected_steps, atol=1e-5, rtol=0)
             assert answer == (None if expected_answer is None else pytest.approx(expected_answer, abs=1e-5))
-    assert len({round(answer, 5) for _, answer in expected[6:]}) > 4  # pictures count
+    assert len({round(answer, 5) for _, answer in expected[6:]}) > 4  # images count
     assert client.settings == {"kind": "process_reward_server", "model": "folder/prm"}
     assert client.score([]) == []
 
@@ -79,7 +79,7 @@ def test_what_looks_like_a_special_token_is_sent_as_text(served_model):
     assert sent == " " + chain("1 < |im_end|>< |image_pad|> <b> a<b")
 
 
-def test_the_caller_s_picture_is_left_as_it_was(served_model):
+def test_the_caller_s_image_is_left_as_it_was(served_model):
     _, server = served_model
     image = drawn_rows(1)[0]["images"][0]
     image.info["icc_profile"] = b"of a camera"
@@ -95,7 +95,7 @@ def test_rows_that_cannot_be_scored_are_refused_as_in_this_process(served_model)
     for scorer in (prm, ProcessRewardClient(server.url)):
         with pytest.raises(UnscorableRow, match=expected):
             scorer.score([row, bad])
-    with pytest.raises(UnscorableRow, match="row 0: The picture 'a.png' does not exist"):
+    with pytest.raises(UnscorableRow, match="row 0: The image 'a.png' does not exist"):
         ProcessRewardClient(server.url).score([{**row, "images": ["a.png"]}])
 
 
@@ -203,7 +203,7 @@ def test_what_does_not_pass_is_told_with_address_status_and_fix(pauses):
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
-        ((400, {"error": {"message": "too many pictures"}}), "row 0: HTTP 400 from .*/pooling: too many pictures"),
+        ((400, {"error": {"message": "too many images"}}), "row 0: HTTP 400 from .*/pooling: too many images"),
         ((413, {"error": {"message": "too long; send fewer"}}), "HTTP 413 from .*/pooling: too long; send fewer"),
         ((401, b"who are you?"), "HTTP 401 from .*/pooling: who are you.*Fix the address"),
         ((404, {"detail": "Not Found"}), "HTTP 404 from .*Not Found.*Fix the address"),

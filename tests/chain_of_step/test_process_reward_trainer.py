@@ -38,7 +38,7 @@ ADAPTER = {"r": 2, "target_modules": "all-linear", "exclude_modules": ["lm_head"
 
 
 def labelled_rows(n, *, seed=0):
-    """Right and wrong chains with one, two or no picture: one in four has a label missing, and one is partial."""
+    """Right and wrong chains with one, two or no image: one in four has a label missing, and one is partial."""
     problems = make_problems(["adding", "counting"], n, seed=seed)
     rows = []
     for number, (row, problem) in enumerate(zip(drawn_rows(n, seed=seed), problems, strict=True)):
@@ -181,7 +181,7 @@ def test_the_vision_encoder_is_frozen_unless_asked(family, bases, tmp_path):
         assert changed == {"projector", "language"} | (set() if frozen else {"vision"})  # Table 7
 
 
-def test_rows_without_pictures_or_labels(bases, tmp_path):
+def test_rows_without_images_or_labels(bases, tmp_path):
     rows = labelled_rows(8)
     for row in rows:
         del row["images"]

@@ -1,4 +1,4 @@
-"""Tables and the picture of Chain-of-Step's stages."""
+"""Tables and the image of Chain-of-Step's stages."""
 
 from PIL import Image
 

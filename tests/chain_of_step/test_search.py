@@ -129,7 +129,7 @@ def test_behind_the_last_step_allowed_only_an_answer_counts():
 
 
 def test_a_failure_of_the_engine_is_that_question_s_own():
-    failure = Failure("the picture is too large")
+    failure = Failure("the image is too large")
     (at_once, later, fine), *_ = searched({"at once": {"": failure}, "later": {"": [A, B], B: failure}, "q": TWO_STEPS})
     assert at_once == later == failure
     assert fine.path.answer == "7,0.9"

@@ -29,7 +29,7 @@ trainer_for = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **RUN)
 
 
 def chains(n=8):
-    """Rows with a picture, two pictures or none."""
+    """Rows with an image, two images or none."""
     problems = make_problems(["adding", "counting"], n)
     return [
         {"prompt": row["prompt"], "images": row["images"], "completion": chain_of_steps(solve(problem))}
@@ -61,15 +61,15 @@ def test_the_model_gets_the_tokens_and_learns_them(family, checkpoints, tmp_path
     assert torch.equal(model.get_input_embeddings().weight, trainer.model.get_input_embeddings().weight)
 
 
-def test_a_stream_that_does_not_name_its_columns_keeps_its_pictures(checkpoints, tmp_path):
+def test_a_stream_that_does_not_name_its_columns_keeps_its_images(checkpoints, tmp_path):
     rows = IterableDataset.from_generator(lambda: iter(chains(2)))
     assert rows.column_names is None
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, per_device_train_batch_size=1)
-    pictures = [len(batch["image_grid_thw"]) for batch in trainer.get_train_dataloader()]
-    assert pictures == [1, 2]
+    images = [len(batch["image_grid_thw"]) for batch in trainer.get_train_dataloader()]
+    assert images == [1, 2]
 
 
-def test_rows_without_pictures(checkpoints, tmp_path):
+def test_rows_without_images(checkpoints, tmp_path):
     """The tokens have to be known before such rows are encoded, which TRL would do in its constructor."""
     rows = [{name: row[name] for name in ("prompt", "completion")} for row in chains()]
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)

@@ -1,7 +1,7 @@
 """Step data: what the teacher is told, what becomes of its replies, and that a killed run resumes."""
 
 import pytest
-from scripted import Scripted, picture, questions_of, reds
+from scripted import Scripted, image, questions_of, reds
 from solution_chains import chain_of_steps
 from support import SUPERVISED_RUN, maker
 
@@ -39,7 +39,7 @@ SCRIPT = {
     "cut": ([Sample(written("7"), "length")] * 3, "7", "malformed reply: cut by the length limit"),
     "other": ([OTHER] * 3, "7", WRONG_ANSWER),
     "other again": ([OTHER] * 3, "7", WRONG_ANSWER),
-    "broken": ([Failure("the picture is too large")] * 3, "7", "sampling failed"),
+    "broken": ([Failure("the image is too large")] * 3, "7", "sampling failed"),
     "no gold": ([], "", "the gold answer cannot be used"),
 }
 MADE = ["right", "in words", "one of two", "at last", "too long"]
@@ -59,7 +59,7 @@ def questions(names=SCRIPT):
             "id": f"id of {name}",
             "prompt": [{"role": "system", "content": "In steps."}, {"role": "user", "content": name}],
             "answer": SCRIPT[name][1] if isinstance(SCRIPT[name][1], list) else [SCRIPT[name][1]],
-            "images": [picture(index)] * (index % 3),
+            "images": [image(index)] * (index % 3),
         }
         for index, name in enumerate(SCRIPT)
         if name in names
@@ -89,7 +89,7 @@ def test_each_question_becomes_a_row_or_is_counted(tmp_path):
     assert len(party.asked) == len({request.seed for request in party.asked}) == 3 + 9 * 3
 
 
-def test_the_teacher_is_told_the_first_answer_and_shown_the_pictures(tmp_path):
+def test_the_teacher_is_told_the_first_answer_and_shown_the_images(tmp_path):
     party = teacher()
     made(tmp_path / "s.sqlite", ["one of two"], party)
     (request,) = party.asked

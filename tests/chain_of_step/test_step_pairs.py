@@ -48,7 +48,7 @@ def test_the_best_and_the_worst_candidate_of_every_stage(threshold, expected, tm
     assert texts(pairs) == expected
     assert pairs["id"] == [rows["id"][1]] * len(expected)
     assert pairs["prompt"] == [rows["prompt"][1]] * len(expected)
-    assert [len(images) for images in pairs["images"]] == [2] * len(expected)  # the second row has two pictures
+    assert [len(images) for images in pairs["images"]] == [2] * len(expected)  # the second row has two images
     assert pairs["chosen_score"][0] == pytest.approx(0.7)
     assert pairs["rejected_score"][-1] == pytest.approx(0.3)
 
@@ -93,7 +93,7 @@ def trainer_for(model, folder, **settings):
 
 
 def step_pairs():
-    """Three stages of one search, the first two with a picture, the last with two."""
+    """Three stages of one search, the first two with an image, the last with two."""
     rows = Dataset.from_list(drawn_rows(2))
     return pairs_dataset(rows, [Pair(0, B, A, 1, 0), Pair(0, B_C, D, 1, 0), Pair(1, SEVEN, EIGHT, 1, 0)])
 

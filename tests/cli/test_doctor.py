@@ -211,22 +211,21 @@ def test_every_family_holds_two_turns(family):
     assert [line.split()[0] for line in found] == ["ok"] * 3
 
 
-PICTURES = "{% for turn in messages %}{% for part in turn['content'] %}{% if part['type'] == 'image' %}<|image_pad|>"
+IMAGES = "{% for turn in messages %}{% for part in turn['content'] %}{% if part['type'] == 'image' %}<|image_pad|>"
 THE_REST = "{% endif %}{% endfor %}{% endfor %}"
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("{{ raise_exception('no') }}", "FAIL  a question with a picture cannot be written: no Fix: use a checkpoint"),
+        ("{{ raise_exception('no') }}", "FAIL  a question with an image cannot be written: no Fix: use a checkpoint"),
         # forgets what was said before
         (
-            PICTURES + THE_REST + "{{ messages[-1]['content'][-1]['text'] }}",
+            IMAGES + THE_REST + "{{ messages[-1]['content'][-1]['text'] }}",
             "FAIL  two turns (AdaPO, SCoRe, two-turn evaluation): next_turn_ids: the chat template does not show",
         ),
         (
-            PICTURES
-            + "{% else %}{{ part['text'].split('</think>')[-1] }}<|im_end|>{% endif %}{% endfor %}{% endfor %}",
+            IMAGES + "{% else %}{{ part['text'].split('</think>')[-1] }}<|im_end|>{% endif %}{% endfor %}{% endfor %}",
             "note  supervised training on thoughts: the chat template changes the assistant's text",
         ),
     ],

@@ -31,7 +31,7 @@ FILES = ("results.json", "samples.jsonl", "results.txt", "pictures.parquet")
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """Nine questions with pictures in a file."""
+    """Nine questions with images in a file."""
     path = tmp_path_factory.mktemp("own") / "test.parquet"
     Dataset.from_list(drawn_rows(9)).to_parquet(path)
     return f"own={path}"
@@ -100,8 +100,8 @@ def test_long_work_says_how_far_it_is_where_stderr_is_no_terminal(checkpoints, o
 def test_own_rows_as_llava_writes_them(checkpoints, tmp_path):
     rows = []
     for row in drawn_rows(4):
-        for number, picture in enumerate(row["images"]):
-            picture.save(tmp_path / f"{len(rows)}-{number}.png")
+        for number, image in enumerate(row["images"]):
+            image.save(tmp_path / f"{len(rows)}-{number}.png")
         names = [f"{len(rows)}-{number}.png" for number in range(len(row["images"]))]
         asked = "<image>" * len(names) + "\n" + row["prompt"][-1]["content"]
         turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": row["answer"]}]

@@ -1,4 +1,4 @@
-"""`mmreason prefilter` on a real policy and real pictures: one process, again, and two processes."""
+"""`mmreason prefilter` on a real policy and real images: one process, again, and two processes."""
 
 import json
 import os

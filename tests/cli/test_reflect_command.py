@@ -49,7 +49,7 @@ def test_reflect(questions, tmp_path, capsys):
     assert capsys.readouterr().out == said
     # 3 solutions, 2 of which are rated; the teacher's first reply about one of them is malformed
     assert sorted(asked) == [("policy", "system")] * 3 + [("scorer", "user")] * 2 + [("teacher", "system")] * 3
-    assert sorted(server.pictures) == [(0, 0, 0)] * 3 + [(0, 1, 0)] * 4 + [(0, 2, 0)]
+    assert sorted(server.images) == [(0, 0, 0)] * 3 + [(0, 1, 0)] * 4 + [(0, 2, 0)]
     rows = rows_of(output)
     reflected = "\n<reflection>Look again.</reflection>\n<answer>7</answer>"
     assert rows["completion"][:] == [

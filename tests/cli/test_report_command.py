@@ -82,7 +82,7 @@ def test_the_page_can_be_put_elsewhere_and_keeps_groups_whole(tmp_path, capsys):
     assert not (run / "training.html").exists()
     page = page_of(output)
     assert page.texts("type") == ["right", "right", "wrong", "wrong"]
-    assert page.texts("notes") == ["Pictures and ids of the questions were not logged at step 3."]
+    assert page.texts("notes") == ["Images and ids of the questions were not logged at step 3."]
 
 
 def test_what_the_examples_write_is_kept(tmp_path):

@@ -49,7 +49,7 @@ def test_steps(questions, tmp_path, capsys):
         assert body["messages"][0]["content"] == STEP_DATA_PROMPT
         assert body["messages"][1]["content"][-1]["text"].endswith("?\nReference answer: 7")
         assert "top_k" not in body
-    assert sorted(server.pictures) == [(0, 0, 0)] + [(0, 1, 0)] * 3 + [(0, 2, 0)] * 2
+    assert sorted(server.images) == [(0, 0, 0)] + [(0, 1, 0)] * 3 + [(0, 2, 0)] * 2
     rows = rows_of(output)
     assert rows.column_names == ["id", "prompt", "images", "completion"]
     assert rows["id"][:] == ["cats", "owls"]

@@ -22,12 +22,12 @@ trajectories: 12, 0 cut by the length limit, 0 failed, 12 right
 
 
 class Parties(Handler):
-    """A policy that tells a picture's green, and a reasoner that is right each time, and of any length."""
+    """A policy that tells an image's green, and a reasoner that is right each time, and of any length."""
 
     def answer(self, body):
-        text, pictures, _ = self.noted(body)
+        text, images, _ = self.noted(body)
         if body["model"] == "policy":
-            return self.say(f"It is green as {pictures[0][1]}.")
+            return self.say(f"It is green as {images[0][1]}.")
         said = f"<think>{'so ' * (body['seed'] % 50)}</think> \\boxed{{7}} {re.findall('as [0-9]', text)}"
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         if body.get("logprobs"):
@@ -71,7 +71,7 @@ def test_trajectories_and_other_selections_of_the_same(questions, checkpoints, t
     for index, row in enumerate(rows):
         own = [one for one in everything if one["id"].startswith(f"id {index}#")]
         assert len(row["completion"]) == min(len(one["completion"]) for one in own)
-        assert row["completion"].endswith(f"['as {index}']")  # of its own picture
+        assert row["completion"].endswith(f"['as {index}']")  # of its own image
         assert row["images"][0].getpixel((0, 0)) == (0, index, 0)
         assert [message["role"] for message in row["prompt"]] == ["system", "user"]
         assert [message["role"] for message in own[0]["prompt"]] == ["user"]

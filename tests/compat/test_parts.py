@@ -51,12 +51,12 @@ def test_exactly_the_chosen_parts_have_a_gradient(chosen, family, checkpoints):
     train_only(model, chosen)
     message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}]
     text = processor.apply_chat_template(message, add_generation_prompt=True)
-    picture = Image.effect_noise((84, 56), 99).convert("RGB")
-    inputs = processor(images=[picture], text=[text], return_tensors="pt")
+    image = Image.effect_noise((84, 56), 99).convert("RGB")
+    inputs = processor(images=[image], text=[text], return_tensors="pt")
     model(**inputs, labels=inputs["input_ids"]).loss.backward()
     moving = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert moving <= {name for name in place if place[name] == chosen[0]}
-    # Of some encoders the last layer is not used, and LLaVA-NeXT's newline only where a picture is tiled.
+    # Of some encoders the last layer is not used, and LLaVA-NeXT's newline only where an image is tiled.
     idle = {name for name in place if place[name] == chosen[0]} - moving
     assert all("post_layernorm" in name or ".layers.2." in name for name in idle), idle
 

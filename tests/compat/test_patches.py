@@ -21,7 +21,7 @@ def embeds_patches(model) -> list[nn.Module]:
 
 
 def features_and_gradients(model, inputs):
-    """What the vision encoder makes of a picture, and the gradient of each of its weights."""
+    """What the vision encoder makes of an image, and the gradient of each of its weights."""
     model.zero_grad()
     features = torch.cat(list(model.get_image_features(**inputs, return_dict=True).pooler_output))
     features.square().mean().backward()

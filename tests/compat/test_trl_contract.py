@@ -121,10 +121,10 @@ def test_the_batch_has_the_keys_that_are_edited(checkpoints, rows, tmp_path):
     assert "old_per_token_logps" not in batch
 
 
-def test_pictures_get_a_place_for_every_row_by_our_own_hand(checkpoints, rows, tmp_path):
+def test_images_get_a_place_for_every_row_by_our_own_hand(checkpoints, rows, tmp_path):
     source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
     assert source.count("self.log_multimodal") == source.count('self._logs["images"]') == 1
-    assert "strip_images_from_messages" in inspect.getsource(GRPOTrainer.log)  # so that the table holds no pictures
+    assert "strip_images_from_messages" in inspect.getsource(GRPOTrainer.log)  # so that the table holds no images
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, log_completions=True)
     trainer.model.train()
     trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
@@ -133,18 +133,18 @@ def test_pictures_get_a_place_for_every_row_by_our_own_hand(checkpoints, rows, t
     assert kept["prompt"].maxlen == kept["images"].maxlen == trainer._questions.maxlen
 
 
-def test_prompts_are_gathered_without_pictures(checkpoints, rows, tmp_path):
+def test_prompts_are_gathered_without_images(checkpoints, rows, tmp_path):
     source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
-    assert source.count("gather_object(prompts)") == 1, "TRL gathers no pictures: `gather_without_pictures` can go"
+    assert source.count("gather_object(prompts)") == 1, "TRL gathers no images: `gather_without_images` can go"
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     trainer.model.train()
     trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
     contents = [message["content"] for prompt in trainer._logs["prompt"] for message in prompt]
     kinds = [set(part) for content in contents if isinstance(content, list) for part in content]
-    assert {*map(frozenset, kinds)} == {frozenset({"type"}), frozenset({"type", "text"})}  # no picture, but its place
+    assert {*map(frozenset, kinds)} == {frozenset({"type"}), frozenset({"type", "text"})}  # no image, but its place
 
 
-def test_trl_still_processes_pictures_again_to_score_answers():
+def test_trl_still_processes_images_again_to_score_answers():
     source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
     call = "self.processing_class(images=images, text=prompts_text, padding=True"
     assert source.count("self.processing_class(") == source.count(call) == 1, "`ProcessedPrompts` may go"
@@ -194,7 +194,7 @@ def test_vllm_generation_is_built_from_the_names_that_are_replaced():
     assert start.count(" LLM(\n") == start.count(" VLLMClient(\n") == 1
 
 
-def test_picture_features_pass_through_the_methods_that_are_overridden():
+def test_image_features_pass_through_the_methods_that_are_overridden():
     source = inspect.getsource(VLLMGeneration.generate)
     assert source.count("self._place_features(") == source.count("self.vllm_client.image_features(") == 1
     parameters = inspect.signature(VLLMClient.image_features).parameters
@@ -229,7 +229,7 @@ def test_trl_still_needs_its_vllm_corrected():
     assert "logit_bias" not in whole, "TRL rules placeholders out: `without_placeholders`"
     assert "reset_encoder_cache" not in whole, "TRL resets the encoder cache (huggingface/trl#7198): `sync_weights`"
     placed = inspect.getsource(VLLMGeneration._place_features)
-    assert "runs of image tokens" in placed, "TRL may know pictures side by side: `_place_features`, `find_pictures`"
+    assert "runs of image tokens" in placed, "TRL may know images side by side: `_place_features`, `find_images`"
     single = inspect.getsource(GRPOTrainer._generate_single_turn)
     unread = "_, completion_ids, logprobs, _ = self.vllm_generation.generate("
     assert unread in single, "TRL looks at the prompts that vLLM read: `compare_prompts`"

@@ -14,7 +14,7 @@ from trl_mmreason.compat.vllm_prompts import (
     PromptMemory,
     PromptMismatch,
     compare_prompts,
-    find_pictures,
+    find_images,
     unexpanded_prompts,
 )
 from trl_mmreason.miniature.models import build_model
@@ -22,16 +22,16 @@ from trl_mmreason.miniature.models import build_model
 P = 7  # the placeholder
 
 
-def test_prompts_without_expansion_have_one_placeholder_a_picture(family, checkpoints, rows, tmp_path):
+def test_prompts_without_expansion_have_one_placeholder_an_image(family, checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows)
     prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows[:3]]
     expanded, images, _ = trainer._tokenize_prompts(prompts)
     short = unexpanded_prompts(trainer, prompts)
     placeholder = trainer.processing_class.image_token_id
-    pictures = [len(row or []) for row in images]
-    assert pictures == [1, 2, 0]
-    assert [ids.count(placeholder) for ids in short] == pictures
-    for own, ids, count in zip(expanded, short, pictures, strict=True):
+    counts = [len(row or []) for row in images]
+    assert counts == [1, 2, 0]
+    assert [ids.count(placeholder) for ids in short] == counts
+    for own, ids, count in zip(expanded, short, counts, strict=True):
         # the rest is the same: with each run of placeholders, and what a family puts around it, taken for one
         around = set(trainer.processing_class.tokenizer.convert_tokens_to_ids(["<img>", "</img>"])) - {None}
         left = [token for token in own if token != placeholder and token not in around]
@@ -41,7 +41,7 @@ def test_prompts_without_expansion_have_one_placeholder_a_picture(family, checkp
 
 def test_a_prompt_is_looked_up_with_what_continues_it():
     memory = PromptMemory()
-    one, two = [1, P, P, P, P, 2], [1, P, P, P, P, 2]  # a picture of four tokens, and two of two side by side
+    one, two = [1, P, P, P, P, 2], [1, P, P, P, P, 2]  # an image of four tokens, and two of two side by side
     memory.keep([one, one, two, [1, 2]], [["a"], ["a"], ["b", "c"], None], [[1, P, 2], [1, P, 2], [1, P, P, 2], [1, 2]])
     assert memory.unexpanded(one, 1) == [1, P, 2]
     assert memory.unexpanded(two, 2) == [1, P, P, 2]
@@ -60,22 +60,22 @@ def test_a_policy_in_memory_needs_a_folder_that_vllm_can_start_from(tmp_path, ro
         adapo_trainer(model, tmp_path, rows, use_vllm=True, trainer_kwargs={"processing_class": processor})
 
 
-def test_pictures_are_found_between_text_and_side_by_side():
+def test_images_are_found_between_text_and_side_by_side():
     prompt = [1, P, P, P, 2, P, P, P, P, P, 3]
-    assert find_pictures(prompt, P, [3, 5]) == [{"offset": 1, "length": 3}, {"offset": 5, "length": 5}]
-    # the run of five is two pictures
-    assert find_pictures(prompt, P, [3, 2, 3]) == [
+    assert find_images(prompt, P, [3, 5]) == [{"offset": 1, "length": 3}, {"offset": 5, "length": 5}]
+    # the run of five is two images
+    assert find_images(prompt, P, [3, 2, 3]) == [
         {"offset": 1, "length": 3},
         {"offset": 5, "length": 2},
         {"offset": 7, "length": 3},
     ]
-    assert find_pictures([1, 2], P, []) == []
+    assert find_images([1, 2], P, []) == []
 
 
 @pytest.mark.parametrize("lengths", [[3, 4], [3, 6], [4, 4], [3], [3, 5, 1], [], [8]])
 def test_other_lengths_than_the_prompts_are_refused(lengths):
     with pytest.raises(PromptMismatch, match=f"{sum(lengths)} in all, where the trainer's prompt has 8"):
-        find_pictures([1, P, P, P, 2, P, P, P, P, P, 3], P, lengths)
+        find_images([1, P, P, P, 2, P, P, P, P, P, 3], P, lengths)
 
 
 def test_prompts_that_vllm_read_otherwise_are_refused():

@@ -30,8 +30,8 @@ def inside(value):
 FORMATS = {
     "plain": {"prompt": ASKED["content"], "images": FILES, "answer": "the first"},
     "trl": {"prompt": [user(IMAGE, IMAGE, TEXT)], "images": FILES, "answer": "the first"},
-    "trl, pictures last": {"prompt": [user(TEXT, IMAGE, IMAGE)], "images": FILES, "answer": "the first"},
-    "trl, pictures inside": {"prompt": [user(*map(inside, FILES), TEXT)], "solution": "the first"},
+    "trl, images last": {"prompt": [user(TEXT, IMAGE, IMAGE)], "images": FILES, "answer": "the first"},
+    "trl, images inside": {"prompt": [user(*map(inside, FILES), TEXT)], "solution": "the first"},
     "ms-swift": {"messages": [ASKED, ANSWER], "images": FILES},
     "ms-swift, to be rewarded": {"messages": [ASKED], "images": FILES, "solution": "the first"},
     "ms-swift, in parts": {
@@ -59,8 +59,8 @@ def assert_plain(rows):
     assert rows.dataset.column_names == ["prompt", "images", "answer", "choices", "id", "category"]
     for row in rows.dataset:
         assert row["prompt"] == [{"role": "user", "content": "Which is red?"}]
-        assert [picture.getpixel((0, 0)) for picture in row["images"]] == [(255, 0, 0), (0, 0, 255)]
-        assert [picture.mode for picture in row["images"]] == ["RGB", "RGB"]
+        assert [image.getpixel((0, 0)) for image in row["images"]] == [(255, 0, 0), (0, 0, 255)]
+        assert [image.mode for image in row["images"]] == ["RGB", "RGB"]
         assert row["answer"] == "the first"
 
 
@@ -74,16 +74,16 @@ def test_a_file_in_each_format_becomes_the_same_rows(folder, name):
     assert plain.dataset.features == load_rows(write_lines(folder / "p.jsonl", [FORMATS["plain"]])).dataset.features
 
 
-def test_pictures_inside_as_pil_bytes_and_a_declared_feature(folder):
-    pictures = [PIL.Image.open(folder / name) for name in FILES]
+def test_images_inside_as_pil_bytes_and_a_declared_feature(folder):
+    images = [PIL.Image.open(folder / name) for name in FILES]
     as_bytes = [(folder / name).read_bytes() for name in FILES]
-    for values in (pictures, as_bytes):
+    for values in (images, as_bytes):
         row = {"prompt": [user(*map(inside, values), TEXT)], "answer": "the first"}
         assert_plain(load_rows(Dataset.from_list([row])))
     part = {"type": datasets.Value("string"), "text": datasets.Value("string"), "image": datasets.Image()}
     prompt = datasets.List({"role": datasets.Value("string"), "content": datasets.List(part)})
     features = datasets.Features({"prompt": prompt, "answer": datasets.Value("string")})
-    row = {"prompt": [user(*({**inside(each), "text": None} for each in pictures), {**TEXT, "image": None})]}
+    row = {"prompt": [user(*({**inside(each), "text": None} for each in images), {**TEXT, "image": None})]}
     assert_plain(load_rows(Dataset.from_list([{**row, "answer": "the first"}], features=features)))
 
 
@@ -117,8 +117,8 @@ BAD = [
     ({"messages": [ANSWER]}, "messages", "empty prompt", "the prompt has no user message"),
     ({"messages": "What?"}, "messages", "no answer at the end", "name a column of answers"),
     ({"messages": [ASKED, ANSWER], "images": FILES[:1]}, "messages", "wrong number of <image>", "2 <image>"),
-    ({"messages": [user(inside("no.png"), TEXT), ANSWER], "images": []}, "messages", "missing picture file", "no.png"),
-    ({"messages": [user(inside("red.png"), TEXT), ANSWER]}, "messages", "pictures in two places", "hold 1 picture(s)"),
+    ({"messages": [user(inside("no.png"), TEXT), ANSWER], "images": []}, "messages", "missing image file", "no.png"),
+    ({"messages": [user(inside("red.png"), TEXT), ANSWER]}, "messages", "images in two places", "hold 1 image(s)"),
     ({"messages": [user({"type": "video", "video": "a"}), ANSWER]}, "messages", "wrong message", "parts of text"),
     (
         {"messages": [ASKED, {"role": "tool_call", "content": "{}"}, ANSWER]},
@@ -130,7 +130,7 @@ BAD = [
     (
         {"messages": [ASKED, {"role": "assistant", "content": [inside("red.png"), TEXT]}]},
         "messages",
-        "picture in the answer",
+        "image in the answer",
         "models here answer in text",
     ),
     ({"system": "In Roman numerals."}, "system", "text beside the prompt", "system as a system message"),
@@ -188,7 +188,7 @@ def test_a_folder_whose_card_names_its_files_is_read(folder):
     hub = folder / "hub"
     hub.mkdir()
     Dataset.from_list([{"prompt": "What?", "image": png(), "answer": "1"}]).to_parquet(hub / "train.parquet")
-    (hub / "notes.json").write_text(json.dumps([{"about": "the pictures"}]))
+    (hub / "notes.json").write_text(json.dumps([{"about": "the images"}]))
     with pytest.raises(DataError, match="1 .json .notes.json.; 1 .parquet .train.parquet."):
         load_rows(hub)
     (hub / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: train.parquet\n---\n")

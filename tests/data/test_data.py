@@ -29,21 +29,21 @@ def folder(tmp_path):
     return folder
 
 
-def picture_rows(images="images", prefix="pictures/"):
-    """A row with two pictures and, in Chinese, one without any."""
-    pictured = {"question": "<image><image>\nWhich is red?", "answer": "the first", "extra": 1}
+def image_rows(images="images", prefix="pictures/"):
+    """A row with two images and, in Chinese, one without any."""
+    with_images = {"question": "<image><image>\nWhich is red?", "answer": "the first", "extra": 1}
     text_only = {"question": "三加四等于几？", images: [], "answer": "七", "extra": 2}
-    return [{**pictured, images: [f"{prefix}red.png", f"{prefix}blue.jpg"]}, text_only]
+    return [{**with_images, images: [f"{prefix}red.png", f"{prefix}blue.jpg"]}, text_only]
 
 
-def assert_picture_rows(rows, name):
-    """What `picture_rows` must become, whatever the source."""
+def assert_image_rows(rows, name):
+    """What `image_rows` must become, whatever the source."""
     assert rows.problems == []
     assert rows.dataset.column_names == NAMES
     first, second = rows.dataset
     assert first["prompt"] == [{"role": "user", "content": "Which is red?"}]
-    assert [picture.size for picture in first["images"]] == [(3, 2), (5, 4)]
-    assert [picture.mode for picture in first["images"]] == ["RGB", "RGB"]
+    assert [image.size for image in first["images"]] == [(3, 2), (5, 4)]
+    assert [image.mode for image in first["images"]] == ["RGB", "RGB"]
     assert first["images"][0].getpixel((0, 0)) == COLOURS["red"]
     assert np.abs(np.subtract(first["images"][1].getpixel((0, 0)), COLOURS["blue"])).max() <= 2  # JPEG
     assert (first["answer"], first["choices"], first["id"], first["category"]) == ("the first", None, f"{name}-0", None)
@@ -55,14 +55,14 @@ def assert_picture_rows(rows, name):
 
 
 def test_json_lines_file(folder):
-    file = write_lines(folder / "train.jsonl", picture_rows())
+    file = write_lines(folder / "train.jsonl", image_rows())
     file.write_text("\ufeff\n" + file.read_text(encoding="utf-8") + "\n\n", encoding="utf-8")  # blank lines, a mark
-    assert_picture_rows(load_rows(file), "train")
+    assert_image_rows(load_rows(file), "train")
 
 
-def test_json_array_file_whose_pictures_are_elsewhere(folder, tmp_path):
-    (tmp_path / "rows.json").write_text(json.dumps(picture_rows()))
-    assert_picture_rows(load_rows(str(tmp_path / "rows.json"), image_root=folder), "rows")
+def test_json_array_file_whose_images_are_elsewhere(folder, tmp_path):
+    (tmp_path / "rows.json").write_text(json.dumps(image_rows()))
+    assert_image_rows(load_rows(str(tmp_path / "rows.json"), image_root=folder), "rows")
 
 
 @pytest.mark.parametrize(
@@ -107,20 +107,20 @@ def test_a_folder_of_save_to_disk_is_read(tmp_path):
 
 
 def test_folder_of_json_lines_takes_the_files_of_the_split(folder):
-    rows = picture_rows()
+    rows = image_rows()
     write_lines(folder / "a.jsonl", rows[:1])
     write_lines(folder / "b.jsonl", rows[1:])
     write_lines(folder / "test-0.jsonl", [{"question": "held out?", "answer": "yes"}])
-    assert_picture_rows(load_rows(folder), "shapes")
+    assert_image_rows(load_rows(folder), "shapes")
     assert load_rows(folder, split="test").dataset["answer"][:] == ["yes"]
     with pytest.raises(DataError, match=r"no file for the split 'validation'; it has \['a.jsonl', 'b.jsonl'"):
         load_rows(folder, split="validation")
 
 
 def test_image_folder_with_json_lines(folder):
-    # the layout of datasets' imagefolder: `file_names` holds several pictures, relative to the metadata file
-    write_lines(folder / "pictures/metadata.jsonl", picture_rows("file_names", ""))
-    assert_picture_rows(load_rows(folder / "pictures"), "pictures")
+    # the layout of datasets' imagefolder: `file_names` holds several images, relative to the metadata file
+    write_lines(folder / "pictures/metadata.jsonl", image_rows("file_names", ""))
+    assert_image_rows(load_rows(folder / "pictures"), "pictures")
 
 
 def test_image_folder_with_csv_and_a_folder_for_the_split(folder):
@@ -132,21 +132,21 @@ def test_image_folder_with_csv_and_a_folder_for_the_split(folder):
 
 
 def test_parquet_file_with_paths(folder):
-    Dataset.from_list(picture_rows()).to_parquet(folder / "shapes.parquet")
-    assert_picture_rows(load_rows(folder / "shapes.parquet"), "shapes")
+    Dataset.from_list(image_rows()).to_parquet(folder / "shapes.parquet")
+    assert_image_rows(load_rows(folder / "shapes.parquet"), "shapes")
 
 
 def loaded(folder):
-    """The same rows with the pictures as PIL objects."""
-    rows = picture_rows(prefix=f"{folder}/pictures/")
+    """The same rows with the images as PIL objects."""
+    rows = image_rows(prefix=f"{folder}/pictures/")
     return Dataset.from_list([{**row, "images": [PIL.Image.open(path) for path in row["images"]]} for row in rows])
 
 
-def test_loaded_dataset_with_pil_pictures(folder):
+def test_loaded_dataset_with_pil_images(folder):
     dataset = loaded(folder)
     assert dataset.features["images"] == datasets.List(datasets.Image())
-    assert_picture_rows(load_rows(dataset), "rows")
-    assert_picture_rows(load_rows(DatasetDict(train=dataset)), "rows")
+    assert_image_rows(load_rows(dataset), "rows")
+    assert_image_rows(load_rows(DatasetDict(train=dataset)), "rows")
     with pytest.raises(DataError, match=r"no split 'test'; it has \['train'\]"):
         load_rows(DatasetDict(train=dataset), split="test")
 
@@ -157,14 +157,14 @@ def test_dataset_in_the_layout_of_the_hub(folder, tmp_path, monkeypatch):
     (tmp_path / "hub/data").mkdir(parents=True)
     table.to_parquet(tmp_path / "hub/data/train-00000-of-00002.parquet")
     table.select([1]).to_parquet(tmp_path / "hub/data/test-00000-of-00001.parquet")
-    assert_picture_rows(load_rows(tmp_path / "hub"), "hub")
+    assert_image_rows(load_rows(tmp_path / "hub"), "hub")
     monkeypatch.chdir(tmp_path)
     assert load_rows("hub", split="test").dataset["answer"][:] == ["七"]
     with pytest.raises(DataError, match="could not load 'hub': Unknown split"):
         load_rows("hub", split="validation")
 
 
-def test_one_picture_that_is_no_list_as_bytes(folder):
+def test_one_image_that_is_no_list_as_bytes(folder):
     dataset = Dataset.from_list([{"query": "What?", "image": png(size=(4, 1)), "answer": "a"}])
     assert load_rows(dataset).dataset[0]["images"][0].size == (4, 1)
 
@@ -306,9 +306,9 @@ def test_messages_system_prompt_and_placeholders(tmp_path):
 
 
 def test_rows_go_into_trl(folder):
-    write_lines(folder / "train.jsonl", picture_rows())
-    with_pictures, text_only = load_rows(folder).dataset
-    content = prepare_multimodal_messages(with_pictures["prompt"], images=with_pictures["images"])[0]["content"]
+    write_lines(folder / "train.jsonl", image_rows())
+    with_images, text_only = load_rows(folder).dataset
+    content = prepare_multimodal_messages(with_images["prompt"], images=with_images["images"])[0]["content"]
     assert [part["type"] for part in content] == ["image", "image", "text"]
     assert [part["image"].size for part in content[:2]] == [(3, 2), (5, 4)]
     assert content[2]["text"] == "Which is red?"
@@ -364,22 +364,22 @@ def test_three_bad_rows_in_a_thousand_cost_three_rows(tmp_path, caplog):
     rows = [{"id": i, "prompt": f"{i}?", "image": png(size=(1 + i % 7, 1)), "answer": str(i)} for i in range(1000)]
     rows[10]["image"] = rows[10]["image"][:40]
     rows[10]["answer"] = rows[500]["answer"] = ""
-    rows[999]["image"] = b"no picture"
+    rows[999]["image"] = b"no image"
     Dataset.from_list(rows).to_parquet(tmp_path / "r.parquet")
     loaded = load_rows(tmp_path / "r.parquet", num_proc=2)
     assert loaded.dataset["id"][:] == [str(i) for i in range(1000) if i not in (10, 500, 999)]
     assert [(p.row, p.id, p.column, p.reason) for p in loaded.problems] == [
-        (10, "10", "image", "unreadable picture"),
+        (10, "10", "image", "unreadable image"),
         (10, "10", "answer", "empty answer"),
         (500, "500", "answer", "empty answer"),
-        (999, "999", "image", "unreadable picture"),
+        (999, "999", "image", "unreadable image"),
     ]
     assert loaded.dataset[996]["images"][0].size == (1 + 998 % 7, 1)
-    assert "3 of 1000 rows cannot be used and were left out (2 × unreadable picture, 2 × empty answer)" in caplog.text
+    assert "3 of 1000 rows cannot be used and were left out (2 × unreadable image, 2 × empty answer)" in caplog.text
 
 
-def test_a_picture_that_vanishes_is_noticed_at_the_next_call(folder):
-    file = write_lines(folder / "train.jsonl", picture_rows())
+def test_an_image_that_vanishes_is_noticed_at_the_next_call(folder):
+    file = write_lines(folder / "train.jsonl", image_rows())
     assert len(load_rows(file).dataset) == 2
     (folder / "pictures/red.png").unlink()
-    assert [problem.reason for problem in load_rows(file).problems] == ["missing picture file"]
+    assert [problem.reason for problem in load_rows(file).problems] == ["missing image file"]

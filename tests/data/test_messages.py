@@ -1,11 +1,11 @@
-"""The text of messages with pictures and without."""
+"""The text of messages with images and without."""
 
 import math
 
 import pytest
 from support import png
 
-from trl_mmreason.data.images import pictures_of
+from trl_mmreason.data.images import images_of
 from trl_mmreason.messages import plain_messages, question_text, text_of
 
 PARTS = [{"type": "image"}, {"type": "text", "text": "How long"}, {"type": "text", "text": "in cm?"}]
@@ -25,24 +25,22 @@ def test_the_question_is_the_first_user_message():
     assert question_text([system]) == ""
 
 
-def test_the_pictures_of_a_row_are_a_list(tmp_path):
+def test_the_images_of_a_row_are_a_list(tmp_path):
     (tmp_path / "one.png").write_bytes(png())
     path, link = str(tmp_path / "one.png"), "https://example.org/one.png"  # a link is for transformers to fetch
-    assert [one if one == link else one.size for one in pictures_of({"images": [path, link]})] == [(2, 2), link]
-    assert pictures_of({"image": path})[0].mode == "RGB"
+    assert [one if one == link else one.size for one in images_of({"images": [path, link]})] == [(2, 2), link]
+    assert images_of({"image": path})[0].mode == "RGB"
     for value in (None, [], [None], "", [""], math.nan, [math.nan], {"bytes": None, "path": None}):
-        assert pictures_of({"images": value}) == pictures_of({"image": value}) == pictures_of({}) == []
+        assert images_of({"images": value}) == images_of({"image": value}) == images_of({}) == []
 
 
 @pytest.mark.parametrize("row", [{"images": ["pictures/lost.png"]}, {"image": "pictures/lost.png"}])
-def test_a_picture_that_is_not_there_is_named(row, tmp_path, monkeypatch):
+def test_an_image_that_is_not_there_is_named(row, tmp_path, monkeypatch):
     """transformers takes its path for base64: "Incorrect image source"."""
     monkeypatch.chdir(tmp_path)
-    expected = (
-        rf"^The picture 'pictures/lost.png' does not exist here \(looked from {tmp_path}\). Fix the path, or load"
-    )
+    expected = rf"^The image 'images/lost.png' does not exist here \(looked from {tmp_path}\). Fix the path, or load"
     with pytest.raises(FileNotFoundError, match=expected):
-        pictures_of(row)
+        images_of(row)
 
 
 BRIEF = {"role": "system", "content": "Be brief."}
@@ -67,11 +65,11 @@ def test_keys_and_parts_that_arrow_fills_up_are_none():
 @pytest.mark.parametrize(
     "prompt",
     [
-        [{"role": "user", "content": [PARTS[1], PARTS[0]]}],  # the picture comes behind the text
-        [{"role": "user", "content": [{"type": "image", "image": "a.png"}, PARTS[1]]}],  # the picture itself
+        [{"role": "user", "content": [PARTS[1], PARTS[0]]}],  # the image comes behind the text
+        [{"role": "user", "content": [{"type": "image", "image": "a.png"}, PARTS[1]]}],  # the image itself
         [{"role": "user", "content": [{"text": "How long?"}]}],
         [{"role": "system", "content": PARTS}, {"role": "user", "content": "How long?"}],
-        [{"role": "user", "content": "How long?"}, {"role": "user", "content": PARTS}],  # pictures go into the first
+        [{"role": "user", "content": "How long?"}, {"role": "user", "content": PARTS}],  # images go into the first
         [{"role": "user", "content": "How long?", "name": "Ann"}],
         [{"role": "user", "content": None}],
         [{"content": "How long?"}],
@@ -81,5 +79,5 @@ def test_keys_and_parts_that_arrow_fills_up_are_none():
     ],
 )
 def test_what_would_be_lost_in_plain_messages_is_refused(prompt):
-    with pytest.raises(ValueError, match="^row 1 has the prompt .* and pictures themselves, into the column `images`"):
+    with pytest.raises(ValueError, match="^row 1 has the prompt .* and images themselves, into the column `images`"):
         plain_messages(prompt, "row 1")

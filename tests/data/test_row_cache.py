@@ -1,4 +1,4 @@
-"""A second start over unchanged files decodes no picture; whatever changed is checked again."""
+"""A second start over unchanged files decodes no image; whatever changed is checked again."""
 
 import os
 import time
@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset
 from support import png, write_lines
 
-from trl_mmreason.data import images as pictures
+from trl_mmreason.data import images as images
 from trl_mmreason.data import row_cache, row_values
 from trl_mmreason.data.row_loading import load_rows
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The pictures that were decoded to be checked."""
+    """The images that were decoded to be checked."""
     seen = []
 
     def decode(source):
         seen.append(Path(source).name if isinstance(source, str) else "bytes")
-        return pictures.decode(source)
+        return images.decode(source)
 
     monkeypatch.setattr(row_values, "decode", decode)
     return seen
@@ -32,7 +32,7 @@ def decoded(monkeypatch):
 
 @pytest.fixture
 def source(tmp_path):
-    """Lines with a picture, with one among the parts of a message, and with one that is not there."""
+    """Lines with an image, with one among the parts of a message, and with one that is not there."""
     (tmp_path / "a.png").write_bytes(png("red"))
     (tmp_path / "b.png").write_bytes(png("blue"))
     parts = [{"type": "image", "image": "b.png"}, {"type": "text", "text": "Which?"}]
@@ -68,7 +68,7 @@ def test_rows_are_checked_again_after_every_change_and_only_then(source, decoded
     assert decoded == []
 
     size = (folder / "a.png").stat().st_size
-    (folder / "a.png").write_bytes(png("blue").ljust(size, b"0"))  # another picture of the same size
+    (folder / "a.png").write_bytes(png("blue").ljust(size, b"0"))  # another image of the same size
     assert (folder / "a.png").stat().st_size == size
     assert read_twice(source, decoded) == ["a.png", "b.png"]
     os.utime(folder / "b.png", (0, 0))
@@ -77,7 +77,7 @@ def test_rows_are_checked_again_after_every_change_and_only_then(source, decoded
     assert read_twice(source, decoded) == ["a.png", "b.png", "lost.png"]
     (folder / "a.png").unlink()
     assert read_twice(source, decoded) == ["b.png", "lost.png"]
-    assert [problem.reason for problem in load_rows(source).problems] == ["missing picture file"]
+    assert [problem.reason for problem in load_rows(source).problems] == ["missing image file"]
     source.write_text(source.read_text().replace("Which?", "Where?"))  # of the same length
     assert read_twice(source, decoded) == ["b.png", "lost.png"]
 
@@ -96,7 +96,7 @@ def test_rows_are_checked_again_after_every_change_and_only_then(source, decoded
     assert decoded == ["b.png", "lost.png"] * 2
 
 
-def test_pictures_in_a_data_file_and_repaired_ones_are_decoded_once(tmp_path, decoded):
+def test_images_in_a_data_file_and_repaired_ones_are_decoded_once(tmp_path, decoded):
     PIL.Image.new("RGBA", (2, 2)).save(tmp_path / "clear.png")
     stored = [{"bytes": png(), "path": "a.png"}, {"bytes": None, "path": str(tmp_path / "clear.png")}]
     parts = [{"type": "image", "image": {"bytes": None, "path": "clear.png"}}, {"type": "text", "text": "Which?"}]

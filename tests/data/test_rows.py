@@ -1,4 +1,4 @@
-"""Every mistake that a row can have, and the pictures that reach the trainer."""
+"""Every mistake that a row can have, and the images that reach the trainer."""
 
 import base64
 import logging
@@ -9,10 +9,10 @@ import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, load_dataset
-from picture_kinds import make_frames, make_pictures, saved
+from image_kinds import make_frames, make_images, saved
 from support import png, write_lines
 
-from trl_mmreason.data.images import pictures_of
+from trl_mmreason.data.images import images_of
 from trl_mmreason.data.row_loading import DataError, RowProblem, load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -49,7 +49,7 @@ def test_choices_of_an_arrow_table_keep_the_letters_of_their_row():
 
 def test_choices_that_no_prompt_lists_are_warned_of_once(tmp_path, caplog):
     hidden = {"prompt": "Which is blue?", "answer": "B", "choices": ["red", "blue"]}  # as ScienceQA stores it
-    listed = ["Which?\n(A) x\n(B) y", "Is it Red or blue?", "Choose from A, B and C in the picture."]
+    listed = ["Which?\n(A) x\n(B) y", "Is it Red or blue?", "Choose from A, B and C in the image."]
     rows = [{**hidden, "prompt": prompt} for prompt in listed] + [{"prompt": "p", "answer": "a", "choices": None}]
     load_rows(write_lines(tmp_path / "listed.jsonl", rows))
     assert not caplog.records
@@ -94,27 +94,27 @@ BAD = [
     (
         "images",
         ["absent.png"],
-        "missing picture file",
+        "missing image file",
         "absent.png' does not exist; fix the path, or give the folder that relative ",
     ),
-    ("images", ["corrupt.png"], "unreadable picture", "corrupt.png cannot be decoded"),
-    ("images", ["chunk.png"], "unreadable picture", "chunk.png cannot be decoded (broken PNG file"),
-    ("images", ["cut.jpg"], "unreadable picture", "cut.jpg cannot be decoded"),
-    ("images", ["depth.tiff"], "unreadable picture", "its pixels have 32 bits (mode 'F')"),
-    ("images", ["long.png"], "picture too long", "long.png is 201×1 pixels"),
-    ("images", ["https://example.com/a.png"], "picture is a link", "download the pictures first"),
-    ("images", [base64.b64encode(bytes(2000)).decode()], "picture is base64", "save it as a file and give its path"),
-    ("images", [base64.b64encode(bytes(200)).decode()], "picture is base64", "got 'AAAA"),
-    ("images", ["鳥" * 100 + ".png"], "missing picture file", "does not exist"),  # 304 bytes in UTF-8
+    ("images", ["corrupt.png"], "unreadable image", "corrupt.png cannot be decoded"),
+    ("images", ["chunk.png"], "unreadable image", "chunk.png cannot be decoded (broken PNG file"),
+    ("images", ["cut.jpg"], "unreadable image", "cut.jpg cannot be decoded"),
+    ("images", ["depth.tiff"], "unreadable image", "its pixels have 32 bits (mode 'F')"),
+    ("images", ["long.png"], "image too long", "long.png is 201×1 pixels"),
+    ("images", ["https://example.com/a.png"], "image is a link", "download the images first"),
+    ("images", [base64.b64encode(bytes(2000)).decode()], "image is base64", "save it as a file and give its path"),
+    ("images", [base64.b64encode(bytes(200)).decode()], "image is base64", "got 'AAAA"),
+    ("images", ["鳥" * 100 + ".png"], "missing image file", "does not exist"),  # 304 bytes in UTF-8
     ("images", 7, "wrong type", "got 7 (int); expected a path"),
     ("images", [{"image": "a.png"}], "wrong type", 'the keys [\'image\']; expected "bytes" or "path" among them'),
     ("images", [{"url": "a.png", "path": None}], "wrong type", "a dictionary with the keys ['path', 'url']"),
-    ("images", ["file:///a.png"], "picture is a link", "write the path without file://"),
-    ("images", ["bomb.png"], "unreadable picture", "; shrink it"),
-    ("images", ["empty.png"], "unreadable picture", "empty.png cannot be decoded"),
-    ("images", [None, "whole.png"], "missing picture", "the row has no picture 1 of 2 (it is None)"),
-    ("images", ["whole.png", ""], "missing picture", "no picture 2 of 2 (it is ''); put it there"),
-    ("answer", "<image>3", "picture in the answer", "models here answer in text"),
+    ("images", ["file:///a.png"], "image is a link", "write the path without file://"),
+    ("images", ["bomb.png"], "unreadable image", "; shrink it"),
+    ("images", ["empty.png"], "unreadable image", "empty.png cannot be decoded"),
+    ("images", [None, "whole.png"], "missing image", "the row has no image 1 of 2 (it is None)"),
+    ("images", ["whole.png", ""], "missing image", "no image 2 of 2 (it is ''); put it there"),
+    ("answer", "<image>3", "image in the answer", "models here answer in text"),
     ("answer", "  ", "empty answer", "the answer is '  '; give a string"),
     ("answer", [], "empty answer", "the answer is []"),
     ("answer", None, "empty answer", "the answer is None"),
@@ -142,8 +142,8 @@ BAD = [
     ("prompt", [{"from": "bing", "value": "p"}], "unknown role", "or LLaVA's 'human' and 'gpt'"),
     ("prompt", [{"role": "user", "value": "p"}], "wrong message", "a message has the keys ['role', 'value']"),
     ("prompt", [{"role": "user", "content": [{"type": "video"}]}], "wrong message", "a string, or parts of text"),
-    ("prompt", PARTS, "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
-    ("prompt", "Is <image> red?", "misplaced <image>", "TRL puts all pictures before the first user message"),
+    ("prompt", PARTS, "wrong number of <image>", "1 <image> placeholder(s) and the row 0 image(s)"),
+    ("prompt", "Is <image> red?", "misplaced <image>", "TRL puts all images before the first user message"),
     *(
         ("prompt", f"{mark}\nRed?", "prompt in a chat template", f"the prompt begins with {mark.strip()!r}, so that it")
         for mark in (" <|im_start|>", "<s>[INST]", "<bos><start_of_turn>", "<|start_header_id|>", "<|user|>")
@@ -154,14 +154,14 @@ BAD = [
         "prompt in a chat template",
         "would be put into",
     ),
-    ("prompt", "<image> Red?", "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
+    ("prompt", "<image> Red?", "wrong number of <image>", "1 <image> placeholder(s) and the row 0 image(s)"),
     ("category", ["geo"], "wrong type", "got ['geo'] (list); expected a string"),
     ("id", {"n": 1}, "wrong type", "got {'n': 1} (dict); expected a string"),
 ]
 
 
 @pytest.fixture
-def bad_pictures(tmp_path):
+def bad_images(tmp_path):
     (tmp_path / "corrupt.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     PIL.Image.fromarray(noise).save(tmp_path / "whole.png")
@@ -179,8 +179,8 @@ def bad_pictures(tmp_path):
 
 
 @pytest.mark.parametrize(("column", "value", "reason", "message"), BAD, ids=[f"{b[0]}-{b[2]}" for b in BAD])
-def test_a_bad_value_costs_its_row_only(bad_pictures, caplog, column, value, reason, message):
-    file = write_lines(bad_pictures / "r.jsonl", [GOOD, {**GOOD, "id": "bad", column: value}, GOOD])
+def test_a_bad_value_costs_its_row_only(bad_images, caplog, column, value, reason, message):
+    file = write_lines(bad_images / "r.jsonl", [GOOD, {**GOOD, "id": "bad", column: value}, GOOD])
     rows = load_rows(file)
     assert rows.dataset["answer"][:] == ["a", "a"]
     (problem,) = rows.problems
@@ -199,22 +199,22 @@ def test_a_bad_value_costs_its_row_only(bad_pictures, caplog, column, value, rea
 @pytest.mark.parametrize(
     ("images", "reason"),
     [
-        ([b""], "unreadable picture"),  # such as a download that failed
-        ([{"bytes": b"", "path": None}], "unreadable picture"),
-        ([png(), b""], "unreadable picture"),
-        ([png(), None], "missing picture"),
-        ([{"bytes": png(), "path": None}, {"bytes": None, "path": None}], "missing picture"),
+        ([b""], "unreadable image"),  # such as a download that failed
+        ([{"bytes": b"", "path": None}], "unreadable image"),
+        ([png(), b""], "unreadable image"),
+        ([png(), None], "missing image"),
+        ([{"bytes": png(), "path": None}, {"bytes": None, "path": None}], "missing image"),
     ],
 )
-def test_a_picture_without_bytes_costs_its_row(images, reason):
+def test_an_image_without_bytes_costs_its_row(images, reason):
     rows = [{"prompt": "p", "images": value, "answer": "a"} for value in (images, [])]
     loaded = load_rows(Dataset.from_list(rows))
     assert [(one.row, one.column, one.reason) for one in loaded.problems] == [(0, "images", reason)]
     with pytest.raises((ValueError, OSError)):
-        pictures_of(rows[0])
+        images_of(rows[0])
 
 
-def test_empty_bytes_beside_a_path_are_no_picture_of_their_own(tmp_path):
+def test_empty_bytes_beside_a_path_are_no_image_of_their_own(tmp_path):
     (tmp_path / "a.png").write_bytes(png(size=(4, 3)))
     file = tmp_path / "r.parquet"
     Dataset.from_list([{"prompt": "p", "images": [{"bytes": b"", "path": "a.png"}], "answer": "a"}]).to_parquet(file)
@@ -223,7 +223,7 @@ def test_empty_bytes_beside_a_path_are_no_picture_of_their_own(tmp_path):
     os.utime(tmp_path / "a.png", (1, 1))
     assert load_rows(file).dataset[0]["images"][0].size == (5, 3)  # its file belongs to the key of the kept rows
     (tmp_path / "a.png").unlink()
-    with pytest.raises(DataError, match="missing picture file"):
+    with pytest.raises(DataError, match="missing image file"):
         load_rows(file)
 
 
@@ -262,22 +262,22 @@ def test_a_row_reports_all_its_problems_and_none_left_is_an_error(tmp_path):
     assert str(raised.value).endswith("… and 16 more")  # 36 problems, 20 of them listed
 
 
-# ---- pictures become RGB ----
+# ---- images become RGB ----
 
 
-def test_pictures_reach_the_trainer_in_rgb(tmp_path):
-    expected = make_pictures(tmp_path)
+def test_images_reach_the_trainer_in_rgb(tmp_path):
+    expected = make_images(tmp_path)
     rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in expected]
     dataset = load_rows(write_lines(tmp_path / "r.jsonl", rows), on_error="raise").dataset
     dataset.to_parquet(tmp_path / "saved.parquet")
     again = load_dataset("parquet", data_files=str(tmp_path / "saved.parquet"), split="train")
     for row in [*dataset, *again]:
-        (picture,) = row["images"]
-        assert (picture.mode, picture.size) == ("RGB", (2, 1)), row["id"]
-        assert [picture.getpixel((x, 0)) for x in range(2)] == expected[row["id"]], row["id"]
+        (image,) = row["images"]
+        assert (image.mode, image.size) == ("RGB", (2, 1)), row["id"]
+        assert [image.getpixel((x, 0)) for x in range(2)] == expected[row["id"]], row["id"]
 
 
-def test_a_picture_of_several_frames_costs_its_row_and_a_photograph_with_a_preview_does_not(tmp_path):
+def test_an_image_of_several_frames_costs_its_row_and_a_photograph_with_a_preview_does_not(tmp_path):
     names = make_frames(tmp_path)
     first, second = PIL.Image.new("RGB", (2, 2), "red"), PIL.Image.new("RGB", (2, 2), "blue")
     saved(first, tmp_path / "camera.mpo", save_all=True, append_images=[second])
@@ -288,8 +288,8 @@ def test_a_picture_of_several_frames_costs_its_row_and_a_photograph_with_a_previ
     assert all("it has 2 frames or pages, of which" in one.message for one in loaded.problems)
 
 
-def test_only_pictures_that_must_change_are_stored_anew(tmp_path):
-    names = list(make_pictures(tmp_path))
+def test_only_images_that_must_change_are_stored_anew(tmp_path):
+    names = list(make_images(tmp_path))
     rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in names]
     dataset = load_rows(write_lines(tmp_path / "r.jsonl", rows)).dataset
     stored = dataset.cast_column("images", datasets.List(datasets.Image(decode=False)))

@@ -38,7 +38,7 @@ NESTED = [
     *(("imgs", '["a.png", "b.jpg"]'), ("scan", "['a.png']"), ("extra", '{"figure": "' + LINK + '"}')),
     ("content", [{"type": "image_url", "image_url": {"url": LINK}}, {"type": "text", "text": "What?"}]),
 ]
-PICTURES = [
+IMAGES = [
     *(("img", "lost.png"), ("picture", ["there.png"]), ("image_paths", ["lost.jpg"]), ("photo", png())),
     *(("image_url", LINK), ("image_urls", [LINK]), ("scan", {"bytes": png(), "path": None}), ("data", ENCODED)),
     *(("file", "there.png"), ("screenshot_b64", f"data:image/png;base64,{ENCODED}"), ("pixel_values", [[0.5]])),
@@ -49,7 +49,7 @@ PICTURES = [
 NONE = [
     *(("video_id", "v_7"), ("video_id", "v_7.mp4"), ("video", None), ("videos", []), ("audio", ""), ("video", False)),
     *(("note", "See there.png and a.mp4."), ("source", "page_7.png"), ("image_id", 7), ("audio_note", "none of it")),
-    *(("img", None), ("image_size", [2, 2]), ("raw", b"no picture"), ("url", "https://example.org/a"), ("img", [])),
+    *(("img", None), ("image_size", [2, 2]), ("raw", b"no image"), ("url", "https://example.org/a"), ("img", [])),
     ("meta", {"topic": "audio", "grade": "3"}),
 ]
 
@@ -85,17 +85,17 @@ def test_a_row_with_video_or_audio_is_left_out_and_named(column, value, folder):
         assert load_rows(source, columns={"images": None}).problems == []
 
 
-@pytest.mark.parametrize(("column", "value"), **named(PICTURES))
-def test_a_row_whose_picture_nobody_reads_is_left_out_and_named(column, value, folder, caplog):
+@pytest.mark.parametrize(("column", "value"), **named(IMAGES))
+def test_a_row_whose_image_nobody_reads_is_left_out_and_named(column, value, folder, caplog):
     for source in sources(column, value, folder):
         caplog.clear()
         loaded = load_rows(source)
         assert loaded.dataset["id"][:] == ["plain"]
         (problem,) = loaded.problems
-        assert (problem.id, problem.column, problem.reason) == ("bad", column, "picture in another column")
+        assert (problem.id, problem.column, problem.reason) == ("bad", column, "image in another column")
         assert "1 of 2 rows cannot be used" in caplog.records[-1].getMessage()
         if (column, value) in NESTED:
-            assert "put the pictures into one list column `images`; or read the text alone" in problem.message
+            assert "put the images into one list column `images`; or read the text alone" in problem.message
         elif column != "pixel_values":
             assert f"""--columns '{{"images": "{column}"}}', or columns=""" in problem.message
         assert load_rows(source, columns={"images": None}).problems == []
@@ -111,12 +111,12 @@ def test_what_only_mentions_media_is_read(column, value, folder, caplog):
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_all_rows_with_their_pictures_elsewhere_are_an_error(folder):
-    with pytest.raises(DataError, match=r"rows: 1 of 1 rows cannot be used:\nrow 0 .*picture in another column"):
+def test_all_rows_with_their_images_elsewhere_are_an_error(folder):
+    with pytest.raises(DataError, match=r"rows: 1 of 1 rows cannot be used:\nrow 0 .*image in another column"):
         load_rows(Dataset.from_list([{**ROW, "img": "there.png"}]))
     both = {**ROW, "image": "there.png", "thumbnail_image": "there.png"}
     loaded = load_rows(Dataset.from_list([both, {**both, "image": None}]))
-    assert [problem.row for problem in loaded.problems] == [1]  # which has no other picture
+    assert [problem.row for problem in loaded.problems] == [1]  # which has no other image
     named = Dataset.from_list([{**ROW, "img": "there.png", "photo": "there.png", "video": "a.mp4"}])
     assert [one.column for one in load_rows(named, columns={"images": "img"}, keep_columns=["video"]).problems] == []
     with pytest.raises(DataError, match="column 'video': video or audio"):
@@ -127,18 +127,18 @@ SECOND = [("image_2", "b.png"), ("reference_image", png(size=(9, 9))), ("image2"
 
 
 @pytest.mark.parametrize(("column", "value"), **named([*SECOND, ("images", ["b.png"])]))
-def test_a_second_picture_is_named(column, value, folder):
+def test_a_second_image_is_named(column, value, folder):
     (folder / "b.png").write_bytes(png(size=(9, 9)))
     rows = Dataset.from_list([{**ROW, "image": "there.png", column: value}])
     other = "image" if column == "images" else column
-    with pytest.raises(DataError, match=f"column '{other}': second picture: .*one list column `images`; or name the o"):
+    with pytest.raises(DataError, match=f"column '{other}': second image: .*one list column `images`; or name the o"):
         load_rows(rows)
     assert load_rows(rows, columns={"images": "image"}, on_error="raise").problems == []
-    with pytest.raises(ValueError, match=f"row 0, column '{other}': it holds a picture that nobody reads, beside one"):
+    with pytest.raises(ValueError, match=f"row 0, column '{other}': it holds an image that nobody reads, beside one"):
         refuse_unseen_media("rows", rows)
 
 
-def test_the_same_picture_again_and_where_it_comes_from_are_no_second_one():
+def test_the_same_image_again_and_where_it_comes_from_are_no_second_one():
     again = {
         "images": ["there.png"],
         "original_image": png(),
@@ -151,29 +151,27 @@ def test_the_same_picture_again_and_where_it_comes_from_are_no_second_one():
         refuse_unseen_media("rows", rows)
 
 
-def test_the_name_of_the_picture_that_is_read_is_no_second_one():
-    """Its file need not be there, as the picture is."""
+def test_the_name_of_the_image_that_is_read_is_no_second_one():
+    """Its file need not be there, as the image is."""
     rows = Dataset.from_list([{**ROW, "images": [png()], "image": "folder/1.jpg", "photo": "1.jpg"}])
     refuse_unseen_media("rows", rows)
     assert load_rows(rows.remove_columns("image")).problems == []
 
 
-def test_pictures_of_two_unread_columns_are_named_together(folder):
-    with pytest.raises(
-        DataError, match=r"the columns \['image_1', 'image_2'\] hold pictures that nobody reads; put the"
-    ):
+def test_images_of_two_unread_columns_are_named_together(folder):
+    with pytest.raises(DataError, match=r"the columns \['image_1', 'image_2'\] hold images that nobody reads; put the"):
         load_rows(Dataset.from_list([{**ROW, "image_1": "there.png", "image_2": "b.png"}]))
 
 
-def test_a_dictionary_of_other_keys_is_no_picture_and_not_none():
+def test_a_dictionary_of_other_keys_is_no_image_and_not_none():
     rows = Dataset.from_list([{**ROW, "images": [{"image": "there.png"}]}])
-    with pytest.raises(ValueError, match=r"rows: a picture of row 0 is a dictionary with the keys \['image'\]"):
+    with pytest.raises(ValueError, match=r"rows: an image of row 0 is a dictionary with the keys \['image'\]"):
         refuse_unseen_media("rows", rows)
 
 
-def test_a_gap_between_pictures_is_refused():
+def test_a_gap_between_images_is_refused():
     rows = Dataset.from_list([{**ROW, "images": [None]}, {**ROW, "images": [None, "there.png"]}])
-    with pytest.raises(ValueError, match=r"rows: row 1, column 'images': it has no picture 1 of 2 \(it is None\)"):
+    with pytest.raises(ValueError, match=r"rows: row 1, column 'images': it has no image 1 of 2 \(it is None\)"):
         refuse_unseen_media("rows", rows)
 
 
@@ -183,7 +181,7 @@ def test_html_and_mathematics_are_no_marks(text):
 
 
 VIDEO_MARKS = ["<video>", "<audio>", "<|video_pad|>", "<video_1>", "<|audio_bos|>"]
-PICTURE_MARKS = [
+IMAGE_MARKS = [
     *("<|image_pad|>", "<|vision_start|><|vision_end|>", "<image_1>", "<image 1>", "<img>", "<|image_1|>", "<Image>"),
     *(
         "<start_of_image>",
@@ -197,10 +195,10 @@ PICTURE_MARKS = [
 ]
 
 
-@pytest.mark.parametrize("mark", VIDEO_MARKS + PICTURE_MARKS)
+@pytest.mark.parametrize("mark", VIDEO_MARKS + IMAGE_MARKS)
 def test_a_mark_other_than_image_in_the_text_is_refused(mark, folder):
     row = {"prompt": f"{mark}\nWhat happens?", "answer": "a"}
-    reason = "video or audio" if mark in VIDEO_MARKS else "mark of a picture"
+    reason = "video or audio" if mark in VIDEO_MARKS else "mark of an image"
     with pytest.raises(DataError, match=f"{reason}: the prompt has the mark "):
         load_rows(Dataset.from_list([row]))
     messages = [{"role": "user", "content": row["prompt"]}]
@@ -214,7 +212,7 @@ def test_a_mark_other_than_image_in_the_text_is_refused(mark, folder):
 # ------------------------------------------------------------------------------------------- data sets as they are
 
 
-@pytest.mark.parametrize(("column", "value"), **named(MEDIA + PICTURES))
+@pytest.mark.parametrize(("column", "value"), **named(MEDIA + IMAGES))
 def test_a_plain_data_set_with_them_is_refused(column, value):
     rows = Dataset.from_list([{**ROW, column: None}, {**ROW, column: value}])
     with pytest.raises(ValueError, match=rf"Trainer: eval_dataset: (row 1, )?(the )?column '{column}'"):
@@ -244,23 +242,23 @@ def parts(*content):
         ({"prompt": parts({"type": "video", "video": "a.mp4"})}, "row 0 has a part of type 'video'"),
         ({"prompt": parts({"type": "audio"})}, "row 0 has a part of type 'audio'"),
         ({"prompt": parts({"type": "image_url", "image_url": {"url": LINK}})}, "row 0 has a part of type 'image_url'"),
-        ({"prompt": "<image> What?"}, r"row 0 has 1 <image> and the row 0 picture\(s\)"),
-        ({"prompt": "<image> What?", "images": [None]}, r"row 0 has 1 <image> and the row 0 picture\(s\)"),
-        ({"prompt": "<image><image>", "images": ["there.png"]}, r"row 0 has 2 <image> and the row 1 picture\(s\)"),
+        ({"prompt": "<image> What?"}, r"row 0 has 1 <image> and the row 0 image\(s\)"),
+        ({"prompt": "<image> What?", "images": [None]}, r"row 0 has 1 <image> and the row 0 image\(s\)"),
+        ({"prompt": "<image><image>", "images": ["there.png"]}, r"row 0 has 2 <image> and the row 1 image\(s\)"),
     ],
 )
-def test_a_prompt_that_no_picture_stands_for_is_refused(row, message):
+def test_a_prompt_that_no_image_stands_for_is_refused(row, message):
     with pytest.raises(ValueError, match=f"rows: the prompt of {message}"):
         refuse_unseen_media("rows", Dataset.from_list([{**ROW, **row}]))
 
 
-def test_rows_with_their_pictures_pass_and_decode_none(monkeypatch):
+def test_rows_with_their_images_pass_and_decode_none(monkeypatch):
     monkeypatch.setattr(datasets.Image, "decode_example", None)
-    picture = {"bytes": png(), "path": None}
+    image = {"bytes": png(), "path": None}
     for row in (
-        {"prompt": "<image> What?", "images": [picture], "thumbnail_image": picture},
-        {"prompt": parts({"type": "image", "image": picture}), "answer": "there.png"},
-        {"prompt": parts({"type": "image"}), "image": picture, "video": None},
+        {"prompt": "<image> What?", "images": [image], "thumbnail_image": image},
+        {"prompt": parts({"type": "image", "image": image}), "answer": "there.png"},
+        {"prompt": parts({"type": "image"}), "image": image, "video": None},
     ):
         refuse_unseen_media("rows", Dataset.from_list([{**ROW, **row}]))
     made = Dataset.from_list([{**ROW, "img": "there.png"}]).with_transform(lambda rows: rows)

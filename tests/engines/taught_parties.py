@@ -32,11 +32,11 @@ _SIZE = models.Size(hidden=128, layers=2, vision_hidden=64, vision_layers=1, hea
 
 
 def questions():
-    """Two sums, the second with a picture beside it."""
-    picture = drawn_rows(1)[0]["images"]
+    """Two sums, the second with an image beside it."""
+    image = drawn_rows(1)[0]["images"]
     return [
         {"id": "sum", "prompt": _user("3+4="), "images": [], "answer": "7"},
-        {"id": "picture", "prompt": _user("2+3="), "images": picture, "answer": "5"},
+        {"id": "picture", "prompt": _user("2+3="), "images": image, "answer": "5"},
     ]
 
 
@@ -53,27 +53,27 @@ def _steps(total, checks):
 
 
 def lessons():
-    """(messages, pictures, what is said), short ones and long ones."""
+    """(messages, images, what is said), short ones and long ones."""
     short, long = [], []
     for row in questions():
-        question, total, pictures = row["prompt"][0]["content"], int(row["answer"]), row["images"]
+        question, total, images = row["prompt"][0]["content"], int(row["answer"]), row["images"]
         solution = f"<think>so {total}</think><answer>{total}</answer>"
-        long.append((_system(COT_PROMPT, question), pictures, solution))
+        long.append((_system(COT_PROMPT, question), images, solution))
         told = teacher_prompt(question, f"so {total}", str(total), str(total))
-        long.append((_system(TEACHER_SYSTEM_PROMPT, told), pictures, json.dumps({"reflection": "Right."})))
+        long.append((_system(TEACHER_SYSTEM_PROMPT, told), images, json.dumps({"reflection": "Right."})))
         steps = f"{steps_as_text(_steps(total, 0))}\n\n### <Answer>\n{total}"
         asked = _system(step_data_prompt(FEWEST_STEPS, MOST_STEPS), step_data_message(question, str(total)))
-        long += [(asked, pictures, steps)] * 3  # it is the longest, and takes the longest to learn
+        long += [(asked, images, steps)] * 3  # it is the longest, and takes the longest to learn
         for checks in (0, 1):
             chain = _steps(total, checks)
             ratings = f"### Step Label: [{', '.join(['1'] * len(chain))}]"
-            long.append((_system(JUDGE_PROMPT, step_judge_message(question, str(total), chain)), pictures, ratings))
+            long.append((_system(JUDGE_PROMPT, step_judge_message(question, str(total), chain)), images, ratings))
             short += [
-                (row["prompt"], pictures, render_chain(Chain(_steps(result, checks), str(result))))
+                (row["prompt"], images, render_chain(Chain(_steps(result, checks), str(result))))
                 for result in (total, total + 1)
             ]
-        if pictures:
-            short.append((_user(CAPTION_PROMPT), pictures, CAPTION))
+        if images:
+            short.append((_user(CAPTION_PROMPT), images, CAPTION))
             long.append((_user(reasoning_prompt(question, CAPTION)), [], f"<think>so</think>\\boxed{{{total}}}"))
     return short, long
 
@@ -105,16 +105,16 @@ def save_parties(folder):
 
 @torch.no_grad()
 def _tempt(model, tokenizer):
-    """Make every placeholder of a picture or a video as likely as the digits that it says everywhere."""
+    """Make every placeholder of an image or a video as likely as the digits that it says everywhere."""
     head = model.get_output_embeddings().weight
     for placeholder, digit in zip(placeholder_ids(model.config), "57", strict=True):
         head[placeholder] = head[tokenizer.convert_tokens_to_ids(digit)]
 
 
-def _lesson(processor, messages, pictures, text):
+def _lesson(processor, messages, images, text):
     tokenizer = processor.tokenizer
     said = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return encode(processor, messages, pictures).extended(said), said
+    return encode(processor, messages, images).extended(said), said
 
 
 def save_scorer(folder):

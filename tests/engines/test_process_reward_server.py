@@ -31,7 +31,7 @@ def pooling_server(model, log, *options):
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next"])
 def test_vllm_scores_as_the_model_in_this_process(family, tmp_path):
-    """One, two or no picture; whole and partial chains, an answer alone, and nothing to score."""
+    """One, two or no image; whole and partial chains, an answer alone, and nothing to score."""
     model, processor = build_model(family, "study")
     add_chain_tokens(model, processor)
     ProcessRewardModel(model, processor, right_token="7", wrong_token="3").save_pretrained(tmp_path / "prm")

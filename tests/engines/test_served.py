@@ -90,7 +90,7 @@ POLICY = ["--model", "parties", "--server", "URL", "--batch-size", "4"]
 
 
 def test_greedy_answers_are_those_of_transformers(url, parties, data, tmp_path, capsys):
-    """Two turns of each question, the second picture's among them."""
+    """Two turns of each question, the second image's among them."""
     asked = ["--protocol", "two-turn", "--max-new-tokens", "24", "--batch-size", "4"]
     do_twice(capsys, url, "evaluate", f"own={data}", *POLICY, *asked, "--output", tmp_path / "there")
     main(["evaluate", f"own={data}", "--model", parties, *asked, "--output", str(tmp_path / "here")])

@@ -31,7 +31,7 @@ CASES = {
 }
 
 
-TURNS = {"turns qwen2_5_vl": [], "turns internvl": []}  # three turns, with pictures in the user's messages
+TURNS = {"turns qwen2_5_vl": [], "turns internvl": []}  # three turns, with images in the user's messages
 
 
 @pytest.fixture(scope="session")
@@ -64,16 +64,16 @@ def shared_runs(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_sampled_and_trained_log_probabilities_agree(runs, case):
-    """Before any update and after each of three, whatever pictures a row has, though each picture was seen before."""
+    """Before any update and after each of three, whatever images a row has, though each image was seen before."""
     rollouts = runs(case)["rollouts"]
     assert len(rollouts) == 4
     tolerance = 10 * TOLERANCE if "qlora" in CASES[case] else TOLERANCE  # training multiplies base and adapter apart
     for number, rollout in enumerate(rollouts):
-        for pictures in (0, 1, 2):  # mixed in every batch
-            of_rows = (rollout["pictures"] == pictures).unsqueeze(1)
+        for images in (0, 1, 2):  # mixed in every batch
+            of_rows = (rollout["pictures"] == images).unsqueeze(1)
             found = differences(rollout, of_rows)
-            assert len(found), f"rollout {number} has no token of a row with {pictures} pictures"
-            assert found.mean() < tolerance, f"rollout {number}, rows with {pictures} pictures: {found.mean()} nats"
+            assert len(found), f"rollout {number} has no token of a row with {images} images"
+            assert found.mean() < tolerance, f"rollout {number}, rows with {images} images: {found.mean()} nats"
     # each update moved the policy by far more than the tolerance
     for before, after in zip(rollouts, rollouts[1:], strict=False):
         moved = [(rollout["trained"] - rollout["initial"]).abs()[rollout["mask"]].mean() for rollout in (before, after)]
@@ -82,7 +82,7 @@ def test_sampled_and_trained_log_probabilities_agree(runs, case):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_second_turn_agrees(runs, family):
-    """Its prompt holds the first prompt, the sampled ids and the template's, behind the pictures."""
+    """Its prompt holds the first prompt, the sampled ids and the template's, behind the images."""
     first, *later = (differences(rollout, rollout["turn"] == 2) for rollout in runs(f"adapo {family}")["rollouts"])
     for second in (first, torch.cat(later)):  # a trained policy may cut all first answers of a rollout off
         assert len(second) >= 4
@@ -90,8 +90,8 @@ def test_the_second_turn_agrees(runs, family):
 
 
 @pytest.mark.parametrize("case", TURNS)
-def test_pictures_that_the_user_shows_later_agree(runs, case):
-    """Conversations differ: of one turn to three, and with as many more pictures as the user has shown."""
+def test_images_that_the_user_shows_later_agree(runs, case):
+    """Conversations differ: of one turn to three, and with as many more images as the user has shown."""
     first, *_ = rollouts = runs(case)["rollouts"]
     assert first["turn"][first["mask"]].unique().tolist() == [1, 2, 3]
     assert first["pictures"].max() > 2  # no question has more
@@ -148,15 +148,15 @@ def test_the_engine_reads_the_prompts_that_are_trained_on(runs):
 
 
 def test_pixel_limits_that_differ_from_the_checkpoints_are_refused(runs):
-    """A picture of 56 by 56 pixels is four tokens for the checkpoint's processor, one for the trainer's."""
+    """An image of 56 by 56 pixels is four tokens for the checkpoint's processor, one for the trainer's."""
     message = runs("adapo qwen2_5_vl")["other_limits"]
     assert message is not None, "vLLM generated from a different prompt than the trainer's, and nothing was said"
     trained, read = map(int, re.search(r"(\d+) tokens in the trainer and (\d+) in vLLM", message).groups())
-    assert read - trained in (3, 6)  # of a row with one picture, or with two
+    assert read - trained in (3, 6)  # of a row with one image, or with two
     assert "pixel limits included" in message
 
 
-def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
+def test_an_image_seen_before_an_update_is_encoded_anew(runs):
     rollout = runs("adapo qwen2_5_vl")["after_own_sync"]
     assert differences(rollout).mean() < TOLERANCE
 
@@ -210,11 +210,11 @@ def test_ids_and_log_probabilities_are_those_of_turn_after_turn(runs, family):
         assert env_mask == plain[1]
         for own, other in zip(logprobs, plain[2], strict=True):
             assert own == pytest.approx(other, abs=TOLERANCE)
-        for row, mask, pictures in zip(ids, env_mask, ways["pictures"], strict=True):
+        for row, mask, images in zip(ids, env_mask, ways["pictures"], strict=True):
             between = [token for token, sampled in zip(row, mask, strict=True) if not sampled]
             assert between in ([], ways["followup"])
-            (ended if between else cut).add(pictures)
-    assert cut == ended == {0, 1, 2}  # each with any number of pictures
+            (ended if between else cut).add(images)
+    assert cut == ended == {0, 1, 2}  # each with any number of images
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -288,8 +288,7 @@ def test_a_row_that_has_no_room_gets_no_second_turn(runs):
     assert fits == {True, False}
     assert short["no_room"] == [pytest.approx(no_room / len(ids))]
     assert (
-        f"A prompt has {context} tokens, its pictures' included, but vLLM takes at most {context - 1}"
-        in short["refused"]
+        f"A prompt has {context} tokens, its images' included, but vLLM takes at most {context - 1}" in short["refused"]
     )
 
 
@@ -301,7 +300,7 @@ def test_vllm_still_adds_characters_to_request_ids():
 
 
 def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):
-    """In float32 the answers to questions with none, one and two pictures are those of transformers."""
+    """In float32 the answers to questions with none, one and two images are those of transformers."""
     launch("engines/vllm_evaluate.py", 1, tmp_path, seconds=400)
     run = torch.load(tmp_path / "results.pt")
     assert run["settings"]["dtype"] == "float32"
@@ -316,8 +315,8 @@ def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):
 def test_trl_still_hands_over_expanded_placeholders(runs):
     prompts = runs("adapo qwen2_5_vl")["upstream_prompts"]
     corrupted = [read != trained for read, trained in zip(prompts["read"], prompts["trained"], strict=True)]
-    assert corrupted == [pictures > 0 for pictures in prompts["pictures"]], (
-        "TRL itself now gives a colocated vLLM one placeholder a picture (huggingface/trl#6294). Delete "
+    assert corrupted == [images > 0 for images in prompts["pictures"]], (
+        "TRL itself now gives a colocated vLLM one placeholder an image (huggingface/trl#6294). Delete "
         "`PromptMemory`, `unexpanded_prompts` and `remember_prompts` in engines/, and `_tokenize_prompts` in grpo.py"
     )
 
@@ -333,12 +332,12 @@ def test_trl_still_leaves_random_states_as_they_are():
 
 def test_trl_still_leaves_the_encoder_cache(runs):
     rollout = runs("adapo qwen2_5_vl")["after_upstream_sync"]
-    pictured = (rollout["pictures"] > 0).unsqueeze(1)
-    assert differences(rollout, pictured).mean() > 100 * TOLERANCE, (
+    with_images = (rollout["pictures"] > 0).unsqueeze(1)
+    assert differences(rollout, with_images).mean() > 100 * TOLERANCE, (
         "TRL itself now resets the encoder cache (huggingface/trl#7198). Delete `sync_weights` in compat/vllm.py and "
         "`reset_encoder_cache` in compat/vllm_client.py"
     )
-    assert differences(rollout, ~pictured).mean() < TOLERANCE
+    assert differences(rollout, ~with_images).mean() < TOLERANCE
 
 
 def test_trl_still_compares_log_probabilities_over_different_tokens(runs):

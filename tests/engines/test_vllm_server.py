@@ -39,14 +39,14 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize(("family", "method"), TRAINED)
 def test_sampled_and_trained_log_probabilities_agree(runs, family, method):
-    """Before any update and after each of three, in both turns, whatever pictures a row has, side by side or not."""
+    """Before any update and after each of three, in both turns, whatever images a row has, side by side or not."""
     rollouts = runs(family)[method]
     assert len(rollouts) == 4
     for number, rollout in enumerate(rollouts):
-        for pictures in (0, 1, 2):  # mixed in every batch
-            found = differences(rollout, (rollout["pictures"] == pictures).unsqueeze(1))
-            assert len(found), f"rollout {number} has no token of a row with {pictures} pictures"
-            assert found.mean() < TOLERANCE, f"rollout {number}, rows with {pictures} pictures: {found.mean()} nats"
+        for images in (0, 1, 2):  # mixed in every batch
+            found = differences(rollout, (rollout["pictures"] == images).unsqueeze(1))
+            assert len(found), f"rollout {number} has no token of a row with {images} images"
+            assert found.mean() < TOLERANCE, f"rollout {number}, rows with {images} images: {found.mean()} nats"
         moved = (rollout["trained"] - rollout["initial"]).abs()[rollout["mask"]].mean()
         assert (moved > 100 * TOLERANCE) == (number > 0), f"the policy has moved by {moved} nats"
     if method == "adapo":  # a trained policy may cut all its first answers off, and then has no second ones
@@ -55,8 +55,8 @@ def test_sampled_and_trained_log_probabilities_agree(runs, family, method):
         assert sum(later) >= 4
 
 
-def test_pictures_that_the_user_shows_later_agree(runs):
-    """Conversations of one turn to three, with as many more pictures as the user has shown."""
+def test_images_that_the_user_shows_later_agree(runs):
+    """Conversations of one turn to three, with as many more images as the user has shown."""
     first, *_ = rollouts = runs("qwen2_5_vl")["turns"]
     assert first["turn"][first["mask"]].unique().tolist() == [1, 2, 3]
     assert first["pictures"].max() > 2  # no question has more
@@ -64,8 +64,8 @@ def test_pictures_that_the_user_shows_later_agree(runs):
         assert differences(rollout).mean() < TOLERANCE
 
 
-def test_a_groups_pictures_are_sent_once_a_turn(runs):
-    """Four rollouts of two questions with pictures, in groups of four; in turn 2 each row is a prompt of its own."""
+def test_a_groups_images_are_sent_once_a_turn(runs):
+    """Four rollouts of two questions with images, in groups of four; in turn 2 each row is a prompt of its own."""
     assert 8 < runs("qwen2_5_vl")["rows_sent"] <= 4 * 2 * 2
 
 
@@ -83,22 +83,22 @@ def test_no_placeholder_is_sampled_from_a_random_policy(runs):
 
 
 def test_pixel_limits_that_differ_from_the_servers_are_refused(runs):
-    """A picture of 56 by 56 pixels is four tokens for the server's processor, one for the trainer's."""
+    """An image of 56 by 56 pixels is four tokens for the server's processor, one for the trainer's."""
     message = runs("qwen2_5_vl").get("other_limits")
     assert message is not None, "the server took features for more tokens than the prompt has, and nothing was said"
     assert "[4], 4 in all, where the trainer's prompt has 1" in message
 
 
-def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
+def test_an_image_seen_before_an_update_is_encoded_anew(runs):
     assert differences(runs("qwen2_5_vl")["after_own_sync"]).mean() < TOLERANCE
 
 
 def test_the_longest_prompt_is_what_the_server_takes(runs):
-    """Without pictures it refuses one after which 8 tokens, as many as an answer may have, do not fit its 1,024."""
+    """Without images it refuses one after which 8 tokens, as many as an answer may have, do not fit its 1,024."""
     context = runs("qwen2_5_vl")["context"]
     assert (context["context"], context["longest"], context["answers"]) == (1024, 1016, 1)
     assert "400" in context["server's"]
-    assert "A prompt has 1017 tokens, its pictures' included, but vLLM takes at most 1016" in context["ours"]
+    assert "A prompt has 1017 tokens, its images' included, but vLLM takes at most 1016" in context["ours"]
     assert "raise the server's --max-model-len" in context["ours"]
 
 
@@ -108,15 +108,15 @@ def test_a_server_answers_with_its_key_alone(runs):
 
 def test_trl_still_leaves_the_encoder_cache(runs):
     rollout = runs("qwen2_5_vl")["after_upstream_sync"]
-    pictured = (rollout["pictures"] > 0).unsqueeze(1)
-    assert differences(rollout, pictured).mean() > 100 * TOLERANCE, (
+    with_images = (rollout["pictures"] > 0).unsqueeze(1)
+    assert differences(rollout, with_images).mean() > 100 * TOLERANCE, (
         "TRL itself now resets the server's encoder cache (huggingface/trl#7198). Delete `sync_weights` in "
         "compat/vllm.py and `reset_encoder_cache` in compat/vllm_client.py"
     )
-    assert differences(rollout, ~pictured).mean() < TOLERANCE
+    assert differences(rollout, ~with_images).mean() < TOLERANCE
 
 
-def test_a_server_that_keeps_old_pictures_is_refused(runs):
+def test_a_server_that_keeps_old_images_is_refused(runs):
     message = runs("qwen2_5_vl")["no_reset"]
     assert "status 404" in message
     assert "VLLM_SERVER_DEV_MODE=1" in message

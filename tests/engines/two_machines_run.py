@@ -28,7 +28,7 @@ def weights_of(trainer):
     return whole_state(dict(trainer.accelerator.unwrap_model(trainer.model).named_parameters()), keep=True)
 
 
-rows = [row for row in drawn_rows(24) if row["images"]]  # on every process there are pictures
+rows = [row for row in drawn_rows(24) if row["images"]]  # on every process there are images
 trainer = adapo_trainer(model, folder, rows, per_device_train_batch_size=4, beta=0.05)
 before = weights_of(trainer)
 trainer.add_callback(SameSamples())

@@ -86,8 +86,8 @@ def own_prompts(trainer, rows):
 
 @torch.no_grad()
 def after_sync(trainer, rows, sync, *, seed):
-    """A rollout on pictures seen before, after the vision tower has changed and `sync` has sent it."""
-    trainer._generate_and_score_completions(rows)  # the engine has encoded these pictures now
+    """A rollout on images seen before, after the vision tower has changed and `sync` has sent it."""
+    trainer._generate_and_score_completions(rows)  # the engine has encoded these images now
     torch.manual_seed(seed)
     for weight in trainer.model.base_model.visual.parameters():
         weight += 0.05 * torch.randn_like(weight)
@@ -96,7 +96,7 @@ def after_sync(trainer, rows, sync, *, seed):
 
 
 def with_other_pixel_limits(trainer, rows):
-    """The message of a rollout with a processor that makes fewer tokens of a picture than the checkpoint's."""
+    """The message of a rollout with a processor that makes fewer tokens of an image than the checkpoint's."""
     processor = trainer.processing_class.image_processor
     size, processor.size = processor.size, {"shortest_edge": 28 * 28, "longest_edge": 2 * 28 * 28}
     try:
@@ -140,7 +140,7 @@ def placeholders_of_random_policy(trainer, family):
 
 
 def served_context(generation):
-    """How many answers the longest prompt without pictures gets, and what we and the server say of a longer one."""
+    """How many answers the longest prompt without images gets, and what we and the server say of a longer one."""
     client, longest = generation.vllm_client, generation.longest_prompt
     _, answers, _, _ = generation.generate([[7] * longest], None, 1)
     shown = {"context": generation.context, "longest": longest, "answers": len(answers)}

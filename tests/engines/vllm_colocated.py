@@ -2,7 +2,7 @@
 
 Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
 `lora` trains an adapter, `qlora` one of a base in 4 bit, `dropout` drops half its inputs, `shared` shares one vLLM
-between two processes, `side_by_side` puts pictures beside each other, `nan` makes the loss of the second update
+between two processes, `side_by_side` puts images beside each other, `nan` makes the loss of the second update
 NaN, `checks` does what needs no second engine afterwards.
 """
 

@@ -52,7 +52,7 @@ def random_policy(family, *, size="study", side_by_side=False):
 
     Args:
         size: of `SIZES`.
-        side_by_side: whether its template puts pictures directly beside each other.
+        side_by_side: whether its template puts images directly beside each other.
     """
     model, processor = build_model(family, size)
     add_chain_tokens(model, processor)
@@ -91,7 +91,7 @@ def save(model, processor, folder):
 
 
 def questions():
-    """One question with a picture, one with two and one without: every step asks all three, so pictures return."""
+    """One question with an image, one with two and one without: every step asks all three, so images return."""
     return Dataset.from_list(drawn_rows(3))
 
 
@@ -155,7 +155,7 @@ def rollout_of(batch):
 
     Returns:
         `sampled`, `trained` and `initial`: (B, T) log-probabilities by vLLM, the training pass and the first policy;
-        `mask`: (B, T) True where a token was sampled; `turn`: (B, T), from 1; `pictures`: (B,) how many each row has.
+        `mask`: (B, T) True where a token was sampled; `turn`: (B, T), from 1; `images`: (B,) how many each row has.
     """
     tool_mask = batch["tool_mask"]
     mask = batch["completion_mask"].bool() & tool_mask.bool()

@@ -32,8 +32,8 @@ SETTINGS += ["--worker-extension-cls", "vllm_worker.FileWeights"]
 OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia", "turns"]
 
 
-class FileClient(corrections.PictureClient):
-    """The client whose weights travel in a file, and which counts the rows whose pictures it sends."""
+class FileClient(corrections.ImageClient):
+    """The client whose weights travel in a file, and which counts the rows whose images it sends."""
 
     file: Path
     rows_sent = 0
@@ -98,7 +98,7 @@ model, processor = random_policy(family, side_by_side="side_by_side" in options)
 rule_out_placeholders(model)
 policy = save(model, processor, folder / "policy")
 FileClient.file = folder / "weights.safetensors"
-corrections.PictureClient = FileClient
+corrections.ImageClient = FileClient
 with server(policy, folder / "server.log") as address:
     served = {"vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 240.0}
     trainer = trainer_for("adapo", policy, folder / "run", lora="lora" in options, **served)

@@ -26,7 +26,7 @@ def two_ways(trainer, bound):
     generation = trainer.vllm_generation
     found = {
         "pictures": [len(row["images"]) for row in rows],
-        "different_pictures": len({picture.tobytes() for row in rows for picture in row["images"]}),
+        "different_pictures": len({image.tobytes() for row in rows for image in row["images"]}),
         "followup": trainer._followup_ids,
         "block": generation.llm.llm_engine.vllm_config.cache_config.block_size,
     }
@@ -119,7 +119,7 @@ def sampled_tokens(engine):
 
 @contextmanager
 def watched(llm):
-    """Gives the order in which requests began and ended, and how many pictures were encoded."""
+    """Gives the order in which requests began and ended, and how many images were encoded."""
     engine, model = llm.llm_engine, llm.llm_engine.model_executor.driver_worker.model_runner.model
     add, step, embed = engine.add_request, engine.step, model.embed_multimodal
     seen = {"events": [], "encoded": 0}
@@ -133,8 +133,8 @@ def watched(llm):
         seen["events"] += [("ends", output.request_id) for output in outputs if output.finished]
         return outputs
 
-    def record_embed(**pictures):
-        features = embed(**pictures)
+    def record_embed(**images):
+        features = embed(**images)
         seen["encoded"] += len(features)
         return features
 

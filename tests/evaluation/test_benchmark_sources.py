@@ -65,14 +65,14 @@ def test_a_part_of_a_benchmark_is_another_benchmark(readme, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("readme", [True, False], ids=["with a readme", "folders only"])
-def test_the_full_olympiadbench_has_rows_with_and_without_pictures(readme, tmp_path):
-    """Ten configurations, those of text alone without columns of pictures; proofs (TP) are none of them."""
+def test_the_full_olympiadbench_has_rows_with_and_without_images(readme, tmp_path):
+    """Ten configurations, those of text alone without columns of images; proofs (TP) are none of them."""
     layout, configs = LAYOUTS["olympiadbench"], BENCHMARKS["olympiadbench/full"].configs
     assert len(configs) == 10
     for number, config in enumerate([*configs, "TP_TO_maths_en_COMP"]):
-        pictured = "_MM_" in config
-        row = {**layout.rows[2], "id": number, "modality": "Multimodal" if pictured else "Text-only"}
-        kinds = {name: kind for name, kind in layout.features.items() if pictured or not name.startswith("image_")}
+        with_images = "_MM_" in config
+        row = {**layout.rows[2], "id": number, "modality": "Multimodal" if with_images else "Text-only"}
+        kinds = {name: kind for name, kind in layout.features.items() if with_images or not name.startswith("image_")}
         (tmp_path / "copy" / config).mkdir(parents=True)
         file = saved(replace(layout, features=kinds), tmp_path / "copy", [row])
         shutil.move(file, tmp_path / "copy" / config / "train-00000-of-00001.parquet")
@@ -148,8 +148,8 @@ def test_without_network_the_error_says_where_the_data_are(monkeypatch):
 # -------------------------------------------------------------------------------------------- files and loaded datasets
 
 
-def test_lines_of_json_beside_a_folder_of_pictures(tmp_path):
-    """Under another name of a split, and with pictures elsewhere."""
+def test_lines_of_json_beside_a_folder_of_images(tmp_path):
+    """Under another name of a split, and with images elsewhere."""
     layout = LAYOUTS["we_math"]
     file = saved(layout, tmp_path / "copy")
     lines = [json.dumps(row) for row in json.loads(file.read_text())]
@@ -171,13 +171,13 @@ def test_a_folder_of_json(tmp_path):
 
 def test_json_that_is_keyed_by_the_names_of_the_rows_as_mathvista_is(tmp_path):
     layout = LAYOUTS["mathvista"]
-    pictures = saved(LAYOUTS["mv_math"], tmp_path / "copy").parent / "images"
+    images = saved(LAYOUTS["mv_math"], tmp_path / "copy").parent / "images"
     rows = {}
     for row, colour in zip(layout.rows, ("red", "blue"), strict=False):
         rows[row["pid"]] = {**row, "image": f"images/{colour}.png"}
         del rows[row["pid"]]["decoded_image"]
-    (pictures.parent / "annot_testmini.json").write_text(json.dumps(rows))
-    loaded = load_benchmark("mathvista", pictures.parent / "annot_testmini.json")
+    (images.parent / "annot_testmini.json").write_text(json.dumps(rows))
+    loaded = load_benchmark("mathvista", images.parent / "annot_testmini.json")
     assert loaded["id"][:] == ["1", "2"]
     assert [row["images"][0].getpixel((0, 0)) for row in loaded] == [COLOURS["red"], COLOURS["blue"]]
 
@@ -208,7 +208,7 @@ def test_loaded_datasets(tmp_path):
 
 
 def test_other_copies_of_the_same_data():
-    """lmms-lab/ChartQA has other names; We-Math and LogicVista have their pictures inside on the Hub."""
+    """lmms-lab/ChartQA has other names; We-Math and LogicVista have their images inside on the Hub."""
     red, blue = (row["image"] for row in LAYOUTS["chartqa"].rows[:2])
     stored = [{"bytes": each.png, "path": None} for each in (red, blue)]
     chart = {"question": "How many?", "answer": "100"}

@@ -1,9 +1,9 @@
-"""Choices that stand inside a question, and pictures by name."""
+"""Choices that stand inside a question, and images by name."""
 
 import pytest
 
 from trl_mmreason.evaluation.benchmarks.options import read_options, split_semicolons
-from trl_mmreason.evaluation.benchmarks.prompt import name_pictures, pictures_named
+from trl_mmreason.evaluation.benchmarks.prompt import images_named, name_images
 
 ONE_TWO = {"A": "one", "B": "two"}
 
@@ -51,7 +51,7 @@ def test_choices_are_read_out_of_a_question(question, answer, stem, choices):
         ("Which of the options: (A) or (B) is red?", "A"),
         ("Which option: (A) red or (B) blue", "A"),
         ("Look! (A) a man and (B) a dog", "A"),
-        ("Compare picture (A) on the left with picture (B) on the right", "A"),
+        ("Compare image (A) on the left with image (B) on the right", "A"),
         ("Look. (A) is a man, (B) is a dog. Who is older", "A"),
         ("Look. (A) is a man, (B) is a dog, who is older?", "A"),
         ("Why? (A) 1 (B) 2 Answer with the letter", "A"),
@@ -94,12 +94,12 @@ def test_choices_between_semicolons():
     ],
 )
 def test_tags_become_names(question, numbers, expected):
-    assert name_pictures(question, None, "", numbers) == [expected, None, ""]
+    assert name_images(question, None, "", numbers) == [expected, None, ""]
 
 
 def test_tags_in_choices_and_hints():
-    named = name_pictures("<image 1>?", {"A": "<image 2>", "B": "none"}, "See <image 1>", [1, 2])
+    named = name_images("<image 1>?", {"A": "<image 2>", "B": "none"}, "See <image 1>", [1, 2])
     assert named == ["image 1?", {"A": "image 2", "B": "none"}, "See image 1"]
-    # a choice that is the one picture keeps its name, a hint that only shows it goes
-    assert name_pictures("Why?", {"A": "<image 1>"}, "<image 1>", [1]) == ["Why?", {"A": "image 1"}, ""]
-    assert pictures_named(["<image 1> <image_12>", "<image>", "image 3"]) == {1, 12}
+    # a choice that is the one image keeps its name, a hint that only shows it goes
+    assert name_images("Why?", {"A": "<image 1>"}, "<image 1>", [1]) == ["Why?", {"A": "image 1"}, ""]
+    assert images_named(["<image 1> <image_12>", "<image>", "image 3"]) == {1, 12}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from benchmark_rows import LAYOUTS
-from benchmark_rows.layout import COLOURS, Picture, saved
+from benchmark_rows.layout import COLOURS, Image, saved
 
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, INSTRUCTION, BenchmarkError, load_benchmark
 from trl_mmreason.grading import Grader
@@ -37,8 +37,8 @@ def test_rows_become_questions_and_answers_are_graded(name, layout, tmp_path):
     assert len(rows) == len(layout.questions)
     for row, asked in zip(rows, layout.questions, strict=True):
         assert row["prompt"] == [{"role": "user", "content": f"{asked.prompt}\n{INSTRUCTION}"}]
-        assert [picture.mode for picture in row["images"]] == ["RGB"] * len(asked.pictures)
-        assert [picture.getpixel((3, 3)) for picture in row["images"]] == [COLOURS[each] for each in asked.pictures]
+        assert [image.mode for image in row["images"]] == ["RGB"] * len(asked.images)
+        assert [image.getpixel((3, 3)) for image in row["images"]] == [COLOURS[each] for each in asked.images]
         for column in COLUMNS[2:]:
             assert row[column] == getattr(asked, column), column
     right = grade_answers(Grader(), list(rows), [f"Thus \\boxed{{{asked.right}}}" for asked in layout.questions])
@@ -59,21 +59,21 @@ def test_a_missing_column_is_named(name, layout, tmp_path):
 
 @pytest.mark.full
 @each_layout
-def test_a_picture_that_is_missing_or_broken_is_named(name, layout, tmp_path):
+def test_an_image_that_is_missing_or_broken_is_named(name, layout, tmp_path):
     position = 1 if BENCHMARKS[name].keep else 0
     rows = [dict(row) for row in layout.rows]
     if layout.features is None:
-        value, reason = "images/none.png", "missing picture file"
+        value, reason = "images/none.png", "missing image file"
     elif name == "m3cot":  # whose rows may be without
-        value, reason = Picture("none"), "unreadable picture"
+        value, reason = Image("none"), "unreadable image"
     else:
-        value, reason = None, "missing picture"
-    rows[position][layout.picture] = value
+        value, reason = None, "missing image"
+    rows[position][layout.image] = value
     with pytest.raises(BenchmarkError) as caught:
         load_benchmark(name, saved(layout, tmp_path / "copy", rows))
     (problem,) = caught.value.problems
-    assert (problem.row, problem.column, problem.reason) == (position, layout.picture, reason)
-    assert problem.id == ("none" if name == "logicvista" else layout.questions[0].id)  # named after its picture
+    assert (problem.row, problem.column, problem.reason) == (position, layout.image, reason)
+    assert problem.id == ("none" if name == "logicvista" else layout.questions[0].id)  # named after its image
     summary = f"{name}, from rows: 1 of {len(layout.questions)} rows cannot be used:\nrow {position} "
     assert str(caught.value).startswith(summary)
     assert str(problem) in str(caught.value)
@@ -211,11 +211,11 @@ def test_the_error_of_olympiadbench_counts_for_each_of_several_answers(tmp_path)
 @pytest.mark.parametrize(
     ("number", "columns", "expected"),
     [
-        (2, {"modality": "Multimodal"}, "missing picture: the row is multimodal"),  # though no tag names it
-        (1, {}, "missing picture"),  # the context does
+        (2, {"modality": "Multimodal"}, "missing image: the row is multimodal"),  # though no tag names it
+        (1, {}, "missing image"),  # the context does
     ],
 )
-def test_a_row_of_olympiadbench_needs_the_picture_that_it_speaks_of(number, columns, expected, tmp_path):
+def test_a_row_of_olympiadbench_needs_the_image_that_it_speaks_of(number, columns, expected, tmp_path):
     with pytest.raises(BenchmarkError, match=f"column 'image_1': {expected}"):
         one_row(tmp_path, "olympiadbench", number, image_1=None, **columns)
 
@@ -251,7 +251,7 @@ def test_the_miniature_is_drawn_and_asked_as_in_training(category):
     assert rows[7]["images"][0].tobytes() == problems[7].image.tobytes()
 
 
-def test_by_default_the_miniature_asks_what_was_trained_in_pictures_that_were_not():
+def test_by_default_the_miniature_asks_what_was_trained_in_images_that_were_not():
     """What `examples/adapo.py` compares on, too, so that a policy of the quickstart answers it."""
     adapo = yaml.safe_load((ROOT / "configs/adapo/miniature.yaml").read_text())
     assert BENCHMARKS[adapo["eval_dataset_name"]].split == adapo["eval_split"]

@@ -41,13 +41,13 @@ def test_bold_line_is_the_mean_over_a_tenth_of_the_run():
     assert mean.get_ydata().tolist() == [1.0] + [step - 0.5 for step in range(2, 21)]
 
 
-def test_picture_grows_with_its_panels(tmp_path):
+def test_image_grows_with_its_panels(tmp_path):
     # a panel is 4.2 x 2.9 inches at 120 dots an inch, and the caption takes 0.3 inches below
     names = ["reward", "acc_t1", "correction_rate", "kl_t1"]
     for count, size in ((1, (504, 384)), (4, (1512, 732))):
         plot_curves([{"step": step, **dict.fromkeys(names[:count], 0.5)} for step in (1, 2)], tmp_path / "curves.png")
-        with Image.open(tmp_path / "curves.png") as picture:
-            assert (picture.format, picture.size) == ("PNG", pytest.approx(size, abs=1))  # matplotlib rounds, or cuts
+        with Image.open(tmp_path / "curves.png") as image:
+            assert (image.format, image.size) == ("PNG", pytest.approx(size, abs=1))  # matplotlib rounds, or cuts
 
 
 def test_a_run_that_logged_no_step_ends_with_a_warning(tmp_path, caplog):

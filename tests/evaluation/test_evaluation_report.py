@@ -20,7 +20,7 @@ BROKEN = '</div></section><img src=x onerror="document.documentElement.dataset.a
 
 
 def saved(folder, found, **about):
-    """The report of these samples, with a red picture beside every question."""
+    """The report of these samples, with a red image beside every question."""
     rows = [{**row, "images": [Image.new("RGB", (40, 30), RED)]} for row in found.rows]
     about = {"command": "mmreason evaluate mine", "benchmark": {"title": "Mine", "name": "mine"}, **about}
     return save_evaluation(folder, Dataset.from_list(rows), found, summarise(found), about)
@@ -40,7 +40,7 @@ def two_turns(tmp_path):
         [said(SCRIPT, BROKEN, correct=(False, True))],
         [said("cut off", correct=(False,), finish_reasons=["length"])],
         [said("7", "8", correct=(True, False))],
-        [Failure("the picture is torn")],
+        [Failure("the image is torn")],
         category=["bars", "bars", "dots", "dots"],
     )
     return saved(tmp_path / "run", found)
@@ -59,7 +59,7 @@ def test_one_page_says_it_all(two_turns):
         "wrong→wrong",
     ]
     assert [text["text"] for text in page.with_class("answer-text")] == [SCRIPT, BROKEN, "cut off", "7", "8"]
-    assert "the picture is torn" in page.texts("trajectory")[3]
+    assert "the image is torn" in page.texts("trajectory")[3]
     assert any("1 samples failed and count as wrong" in text["text"] for text in page.with_tag("li"))
 
 

@@ -4,7 +4,7 @@ import pytest
 from accelerate import PartialState
 from datasets import Dataset
 from processes import outcomes
-from scripted import Scripted, picture, questions_of, reds
+from scripted import Scripted, image, questions_of, reds
 from support import drawn_rows, load
 
 from trl_mmreason.evaluation.evaluation_report import evaluate_into
@@ -82,14 +82,14 @@ def test_questions_that_share_an_id_stay_apart():
 
 
 def test_its_evaluation_is_saved_with_the_settings_of_training_and_without_a_store(tmp_path):
-    """Pictures are kept under the ids of the samples, where questions share one."""
+    """Images are kept under the ids of the samples, where questions share one."""
     row = {"id": "a", "prompt": [{"role": "user", "content": "?"}], "answer": "7"}
-    rows, engine = questions_of([{**row, "images": [picture(red)]} for red in (1, 2)]), Scripted(lambda *_: "7")
+    rows, engine = questions_of([{**row, "images": [image(red)]} for red in (1, 2)]), Scripted(lambda *_: "7")
     results = evaluate_into(tmp_path, rows, engine, Direct(), training={"beta": 0.5})
     saved = read_evaluation(tmp_path)
     assert saved.results.metrics == results.metrics
     assert saved.about["training"] == {"beta": 0.5}
-    assert {id_: reds(found) for id_, found in saved.pictures.items()} == {"a#0": [1], "a#1": [2]}
+    assert {id_: reds(found) for id_, found in saved.images.items()} == {"a#0": [1], "a#1": [2]}
     assert not (tmp_path / "answers.sqlite").exists()
 
 

@@ -125,7 +125,7 @@ def test_report_says_what_is_wrong_with_the_form(report):
     assert "Form: missing <reflection>" in texts[1]
 
 
-def test_report_holds_each_picture_once_and_no_address(report):
+def test_report_holds_each_image_once_and_no_address(report):
     page = page_of(report)
     sources = [element["attrs"]["src"] for element in page.with_tag("img")]
     assert len(sources) == 2  # one for q1 and q3 each, not one a run; q2 has none
@@ -148,13 +148,13 @@ def test_report_escapes_what_others_wrote(report):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "CMYK", "P"])
-def test_report_shrinks_large_pictures_of_every_mode(tmp_path, mode):
+def test_report_shrinks_large_images_of_every_mode(tmp_path, mode):
     large = Image.new(mode, (1536, 384))
     page = page_with(tmp_path, [trajectory("q", "before", True, True, images=[large])])
     source = page_of(page).with_tag("img")[0]["attrs"]["src"]
-    with Image.open(io.BytesIO(base64.b64decode(source.removeprefix("data:image/png;base64,")))) as picture:
-        assert picture.size == (768, 192)
-    assert large.size == (1536, 384)  # the caller's picture is as it was
+    with Image.open(io.BytesIO(base64.b64decode(source.removeprefix("data:image/png;base64,")))) as image:
+        assert image.size == (768, 192)
+    assert large.size == (1536, 384)  # the caller's image is as it was
 
 
 def test_photographs_are_stored_as_jpeg_and_drawings_as_they_are(tmp_path):
@@ -166,8 +166,8 @@ def test_photographs_are_stored_as_jpeg_and_drawings_as_they_are(tmp_path):
     sources = [element["attrs"]["src"] for element in page.with_tag("img")]
     assert [source.partition(";")[0] for source in sources] == ["data:image/jpeg", "data:image/png", "data:image/jpeg"]
     assert len(sources[0]) < len(photograph.tobytes()) / 2
-    with Image.open(io.BytesIO(base64.b64decode(sources[1].partition(",")[2]))) as picture:
-        assert picture.tobytes() == drawing.tobytes()
+    with Image.open(io.BytesIO(base64.b64decode(sources[1].partition(",")[2]))) as image:
+        assert image.tobytes() == drawing.tobytes()
 
 
 def test_one_id_for_two_questions_is_refused(tmp_path):
@@ -281,7 +281,7 @@ def test_filters_that_are_left_out_do_not_filter(tmp_path):
 
 
 @needs_browser
-def test_browser_draws_pictures_and_scores(tmp_path):
+def test_browser_draws_images_and_scores(tmp_path):
     steps = [Piece("right", 1.0), Piece("unsure", 0.5), Piece("wrong", 0.0)]
     one = shown("q", Turn(pieces=steps, correct=None), images=[Image.new("RGB", (8, 8), (255, 0, 0))])
     page = page_with(tmp_path, [one])
@@ -298,7 +298,7 @@ def test_browser_draws_pictures_and_scores(tmp_path):
 @pytest.mark.full
 @needs_browser
 def test_browser_asks_nobody_for_anything(tmp_path):
-    leak = "<img src='http://leak.test/picture.png'><link rel='stylesheet' href='http://leak.test/style.css'>"
+    leak = "<img src='http://leak.test/image.png'><link rel='stylesheet' href='http://leak.test/style.css'>"
     page = page_with(tmp_path, [shown("q", turn(True, leak), question=leak, answer=leak)], title=leak)
     (tmp_path / "open.html").write_text(f"<!DOCTYPE html><html><body>{leak}</body></html>")
     with listening_proxy() as (proxy, asked):
@@ -346,7 +346,7 @@ TABLE = ReportTable(
     marked=["base", "ours"],
 )
 
-# The contrast of every text with what is behind it, as WCAG 2 defines it; the picture of a plot is left out.
+# The contrast of every text with what is behind it, as WCAG 2 defines it; the image of a plot is left out.
 LOW_CONTRAST = """(() => {
   const channels = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
   const luminance = (colour) => channels(colour).slice(0, 3).map((c) => c / 255)

@@ -116,10 +116,10 @@ def test_where_the_engine_counts_no_tokens_there_is_no_mean():
 
 
 def test_a_failed_sample_is_wrong_and_listed():
-    found = summarise(samples([sample(True)], [Failure("the picture is torn")]))
+    found = summarise(samples([sample(True)], [Failure("the image is torn")]))
     assert found.metrics["accuracy"].value == 1 / 2
     assert found.metrics["tokens"].value == 10  # of those there are
-    assert found.failures == [{"id": "q1", "sample": 0, "reason": "the picture is torn"}]
+    assert found.failures == [{"id": "q1", "sample": 0, "reason": "the image is torn"}]
     assert found.counts["failed"] == 1
 
 
@@ -228,10 +228,10 @@ def test_variants_of_one_problem_are_compared_together():
 
 def test_files_hold_all_of_it(tmp_path):
     found = samples([sample(True, False), Failure("torn")], [sample(True), sample(None, None)], category=["a", None])
-    picture = Image.new("RGB", (3, 2), "red")
-    pictures = Dataset.from_list([{"id": "q0", "images": [picture]}, {"id": "q1", "images": []}])
+    image = Image.new("RGB", (3, 2), "red")
+    images = Dataset.from_list([{"id": "q0", "images": [image]}, {"id": "q1", "images": []}])
     about = {"benchmark": {"name": "mine"}, "command": "mmreason"}
-    write_evaluation(tmp_path / "run", found, summarise(found), about, pictures)
+    write_evaluation(tmp_path / "run", found, summarise(found), about, images)
     saved = read_evaluation(tmp_path / "run")
     whole = summarise(found)
     assert saved.results.metrics.keys() == whole.metrics.keys()
@@ -244,8 +244,8 @@ def test_files_hold_all_of_it(tmp_path):
     assert saved.samples.rows == rows
     assert (saved.samples.n, saved.samples.turns) == (2, 2)
     assert saved.about["benchmark"] == {"name": "mine"}
-    assert np.array_equal(np.asarray(saved.pictures["q0"][0]), np.asarray(picture))
-    assert saved.pictures["q1"] == []
+    assert np.array_equal(np.asarray(saved.images["q0"][0]), np.asarray(image))
+    assert saved.images["q1"] == []
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["metrics"]["acc_t1"]["value"] == 0.5  # of q0: one right, one failed; q1 cannot be graded
     assert results["unusable"] == ["q1"]

@@ -58,7 +58,7 @@ CASES = ("direct", "direct of 3", "two-turn", "reflection", "chain-of-step", "be
 
 
 def result_files(folder, samples, rows):
-    """What is written of an evaluation, but for the pictures."""
+    """What is written of an evaluation, but for the images."""
     write_evaluation(folder, samples, summarise(samples), {}, rows)
     return {name: (folder / name).read_bytes() for name in ("results.json", "samples.jsonl", "results.txt")}
 

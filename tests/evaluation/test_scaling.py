@@ -131,7 +131,7 @@ def test_curves_that_differ_in_more_than_n_are_told_apart(evaluations, tmp_path)
     assert list(scaling_curves({**evaluations, **others})) == [*of_chains, *of_searches]
 
 
-def test_the_picture(evaluations, folders):
+def test_the_image(evaluations, folders):
     over_n, over_tokens, over_weight = draw_scaling(scaling_plots(evaluations)).axes
     assert [line.get_label() for line in over_n.lines] == list(CURVES)
     for line, curve in zip(over_n.lines, CURVES.values(), strict=True):

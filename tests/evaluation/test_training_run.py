@@ -24,7 +24,7 @@ from trl_mmreason.evaluation.training_run import (
 )
 from trl_mmreason.training.logged_questions import (
     about_question,
-    gather_without_pictures,
+    gather_without_images,
     prompts_alike,
     read_questions,
     write_questions,
@@ -36,7 +36,7 @@ LOGGING = {"log_completions": True, "num_completions_to_print": 0}
 
 @pytest.fixture(scope="module")
 def rows():
-    return drawn_rows(24)  # with one picture, two and none, in turn
+    return drawn_rows(24)  # with one image, two and none, in turn
 
 
 def number_of(id, **_):
@@ -55,7 +55,7 @@ def run(checkpoints, rows, tmp_path_factory):
     return folder
 
 
-def test_questions_and_pictures_belong_to_their_completions(run, rows):
+def test_questions_and_images_belong_to_their_completions(run, rows):
     known = {row["id"]: row for row in rows}
     found = read_logged_completions(run, 100)
     assert found.notes == []
@@ -66,7 +66,7 @@ def test_questions_and_pictures_belong_to_their_completions(run, rows):
         assert trajectory.question == row["prompt"][0]["content"]
         assert (trajectory.answer, trajectory.category) == (row["answer"], row["category"])
         assert [image.tobytes() for image in trajectory.images] == [image.tobytes() for image in row["images"]]
-    # the sum of the digits, or a number of shapes: the questions' texts do not tell the pictures apart
+    # the sum of the digits, or a number of shapes: the questions' texts do not tell the images apart
     assert len({trajectory.question for trajectory in found.trajectories}) < len({one.id for one in found.trajectories})
     assert {len(trajectory.images) for trajectory in found.trajectories} == {0, 1, 2}
 
@@ -108,31 +108,31 @@ def test_report_of_a_real_run(run, rows, tmp_path):
     known = {row["id"]: row["images"] for row in rows}
     for card in page.with_class("question"):
         own = [image for image in page.with_tag("img") if image["parent"]["parent"] is card]
-        pictures = known[card["text"].split()[0]]
-        assert [pixels(image) for image in own] == [picture.tobytes() for picture in pictures]
+        images = known[card["text"].split()[0]]
+        assert [pixels(image) for image in own] == [image.tobytes() for image in images]
     types = {article["attrs"]["data-type"] for article in page.with_class("trajectory")}
     assert types == {one.transition for one in read_logged_completions(run, 100).trajectories}
 
 
 def pixels(element):
     data = element["attrs"]["src"].removeprefix("data:image/png;base64,")
-    with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
-        return picture.tobytes()
+    with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+        return image.tobytes()
 
 
-def step_on_one_picture(model, folder):
-    """A step on a question with a picture and one without, of which each process has one."""
-    with_picture, _, without = drawn_rows(3)
+def step_on_one_image(model, folder):
+    """A step on a question with an image and one without, of which each process has one."""
+    with_image, _, without = drawn_rows(3)
     settings = {"per_device_train_batch_size": 4, "shuffle_dataset": False, "max_steps": 1, **LOGGING}
-    trainer = adapo_trainer(model, folder, [with_picture, without], **settings)
+    trainer = adapo_trainer(model, folder, [with_image, without], **settings)
     assert trainer.accelerator.num_processes == 2
     trainer.train()
 
 
 @pytest.mark.full
-def test_a_process_without_pictures_beside_one_with_some(checkpoints, tmp_path):
-    """TRL would gather the pictures of one process only, and wait for the other for ever."""
-    outcomes(step_on_one_picture, 2, checkpoints("qwen2_5_vl"), tmp_path)
+def test_a_process_without_images_beside_one_with_some(checkpoints, tmp_path):
+    """TRL would gather the images of one process only, and wait for the other for ever."""
+    outcomes(step_on_one_image, 2, checkpoints("qwen2_5_vl"), tmp_path)
     trajectories = read_logged_completions(tmp_path, 8).trajectories
     assert [len(trajectory.images) for trajectory in trajectories] == [1] * 4 + [0] * 4
     first, _, third = drawn_rows(3)
@@ -147,7 +147,7 @@ def test_labels_that_training_must_not_read_are_not_written(checkpoints, rows, t
     assert [question.answer for question in questions] == [""] * 4
 
 
-def test_without_pictures_to_be_logged_there_are_none(checkpoints, rows, tmp_path):
+def test_without_images_to_be_logged_there_are_none(checkpoints, rows, tmp_path):
     adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, log_multimodal=False, **LOGGING).train()
     assert [path.name for path in (tmp_path / "_questions").iterdir()] == ["questions_00001.parquet"]
     assert all(one.id and not one.images for one in read_logged_completions(tmp_path, 8).trajectories)
@@ -180,7 +180,7 @@ def test_completions_of_trls_own_trainer(tmp_path):
     lines = [line(5, "1+3?"), line(5, "1+3?", "5", accuracy_reward=0.0), line(5, "2+2?", accuracy_reward=None)]
     log(tmp_path, 5, lines)
     found = read_logged_completions(tmp_path, 100)
-    assert found.notes == ["Pictures and ids of the questions were not logged at step 5."]
+    assert found.notes == ["Images and ids of the questions were not logged at step 5."]
     one, two, three = found.trajectories
     assert one.id == two.id != three.id
     assert [one.transition, two.transition, three.transition] == ["right", "wrong", "not graded"]
@@ -301,11 +301,11 @@ def test_prompts_get_one_shape():
     assert prompts_alike([texts[0], parts, "four"]) == [one, parts, "four"]
 
 
-def test_only_conversations_lose_their_pictures():
+def test_only_conversations_lose_their_images():
     values = ["text", 3, None, [], [1, 2], [{"name": "no message"}], {"role": "user"}]
     asked = [{"role": "user", "content": [{"type": "image", "image": object()}, {"type": "text", "text": "What?"}]}]
     bare = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]}]
-    assert gather_without_pictures([*values, asked]) == [*values, bare]
+    assert gather_without_images([*values, asked]) == [*values, bare]
 
 
 def test_what_is_written_of_a_row():

@@ -74,16 +74,16 @@ class Record(LogitsProcessor):
         return [row[:length] for row, length in zip(sampled, LENGTHS, strict=True)]
 
 
-def prompts_of(processor: Any, pictures: bool = True) -> dict[str, torch.Tensor]:
-    return collate(conversations(processor, pictures), 0)
+def prompts_of(processor: Any, with_images: bool = True) -> dict[str, torch.Tensor]:
+    return collate(conversations(processor, with_images), 0)
 
 
-def conversations(processor: Any, pictures: bool = True) -> list[Prompt]:
-    """Eight prompts of different lengths, every third without its picture."""
+def conversations(processor: Any, with_images: bool = True) -> list[Prompt]:
+    """Eight prompts of different lengths, every third without its image."""
     encoded = []
     for number, row in enumerate(problems_dataset(make_problems(["adding"], len(LENGTHS)))):
         said = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
-        images = row["images"] if pictures and number % 3 else []
+        images = row["images"] if with_images and number % 3 else []
         encoded.append(encode(processor, [{"role": "user", "content": said + " now" * number}], images))
     return encoded
 
@@ -121,7 +121,7 @@ def test_answers_are_those_of_transformers_and_ended_rows_are_not_computed(famil
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_that_share_a_prompt_answer_as_with_a_copy_of_it_each(family, sampled):
     model, processor = build_model(family, "test")
-    three = conversations(processor)[:3]  # the first has no picture
+    three = conversations(processor)[:3]  # the first has no image
     place = [0, 0, 1, 2, 2, 2, 1, 0]
     plain = answers(model.eval(), collate([three[number] for number in place], 0), None, do_sample=sampled)
     seen = rows_computed(model)
@@ -213,7 +213,7 @@ def test_an_adapters_model_lets_rows_leave_and_is_left_as_it_was():
 )
 def test_rows_stay_where_the_cache_cannot_be_cut(kept):
     model, processor = build_model("llava_next", "test")
-    inputs = prompts_of(processor, pictures=False)
+    inputs = prompts_of(processor, with_images=False)
     plain = answers(model.eval(), inputs, None, **kept)
     seen = rows_computed(model)
     assert answers(model, inputs, decode_live_rows, **kept).equal(plain)

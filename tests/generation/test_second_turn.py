@@ -69,7 +69,7 @@ def policy(request, family, checkpoints):
 def test_four_ways_read_the_same_tokens(policy, tmp_path):
     """The rollout of AdaPO, the evaluation of its example, `mmreason evaluate`'s protocol and the prefilter."""
     model, processor, said = policy
-    rows = drawn_rows(3)  # with one picture, two and none
+    rows = drawn_rows(3)  # with one image, two and none
     dataset, bound = Dataset.from_list(rows), len(said) + 2
     by_heart = SaysByHeart(model, said)
     read = {}
@@ -102,7 +102,7 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
 
 
 def test_vllm_is_given_the_same_tokens(policy):
-    """Behind the first prompt, in which vLLM itself widens the pictures; the beginning of the answer is last."""
+    """Behind the first prompt, in which vLLM itself widens the images; the beginning of the answer is last."""
     model, processor, said = policy
     eos = [processor.tokenizer.eos_token_id]
     (row, *_) = drawn_rows(1)

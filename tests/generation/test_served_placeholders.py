@@ -11,7 +11,7 @@ from trl_mmreason.generation import Request, SamplingParams
 from trl_mmreason.generation.server_engine import ServerEngine
 
 REQUESTS = [Request([{"role": "user", "content": "a"}])]
-WARNING = "Nothing keeps the model 'm' at {url} from writing placeholders of pictures: "
+WARNING = "Nothing keeps the model 'm' at {url} from writing placeholders of images: "
 
 
 class LikeVLLM(Handler):

@@ -61,7 +61,7 @@ FAULTS = {
 def test_what_is_wrong_with_one_request_harms_no_other(stub):
     """All faults in one call of `sample`, with good requests between them; every outcome stands at its place."""
     requests = [request for text in FAULTS for request in (asked(text), asked(f"beside {text}"))]
-    requests += [asked("429 twice"), asked("a picture", images=[BLUE, RED])]
+    requests += [asked("429 twice"), asked("an image", images=[BLUE, RED])]
     outcomes = engine_at(stub, timeout_seconds=1, max_retries=2).sample(requests, SamplingParams())
     for (text, reason), outcome, beside in zip(FAULTS.items(), outcomes[0:-2:2], outcomes[1:-2:2], strict=True):
         assert isinstance(outcome, Failure), text
@@ -69,8 +69,8 @@ def test_what_is_wrong_with_one_request_harms_no_other(stub):
         assert texts(beside) == [f"beside {text} {derive_seed(0, 0) >> 32}"]
     assert not isinstance(outcomes[-2], Failure), outcomes[-2]
     assert texts(outcomes[-2]) == [f"429 twice {derive_seed(0, 0) >> 32}"]
-    assert re.search(r"^HTTP 500 from .*: the picture broke me$", outcomes[-1].reason)
-    tries = {"429 twice": 3, "drop": 3, "hang": 3, "a picture": 3, "too long": 1, "broken": 1, "beside drop": 1}
+    assert re.search(r"^HTTP 500 from .*: the image broke me$", outcomes[-1].reason)
+    tries = {"429 twice": 3, "drop": 3, "hang": 3, "an image": 3, "too long": 1, "broken": 1, "beside drop": 1}
     assert {text: stub.attempts[text] for text in tries} == tries
 
 
@@ -247,7 +247,7 @@ def test_log_probabilities_that_do_not_come_are_missed(stub):
     assert "the server returned no log-probabilities" in unscored.reason
 
 
-def test_pictures_stand_before_the_first_text_of_the_user_in_order(stub):
+def test_images_stand_before_the_first_text_of_the_user_in_order(stub):
     messages = [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "compare"},
@@ -263,20 +263,20 @@ def test_pictures_stand_before_the_first_text_of_the_user_in_order(stub):
     sent = stub.bodies[0]["messages"]
     assert [part["type"] for part in sent[1]["content"]] == ["image_url"] * 3 + ["text"]
     assert [sent[0], *sent[2:]] == [messages[0], *messages[2:]]
-    assert stub.pictures == [(0, 0, 255), (127, 255, 127), (0, 0, 255)]  # half transparent green is on white
-    assert set(stub.picture_info) == {()}
-    assert blue.info["icc_profile"] == b"of a camera"  # the caller's picture is as it was
+    assert stub.images == [(0, 0, 255), (127, 255, 127), (0, 0, 255)]  # half transparent green is on white
+    assert set(stub.image_info) == {()}
+    assert blue.info["icc_profile"] == b"of a camera"  # the caller's image is as it was
 
 
-def test_a_picture_that_cannot_be_read_is_its_request_s_failure(stub, tmp_path):
+def test_an_image_that_cannot_be_read_is_its_request_s_failure(stub, tmp_path):
     PIL.Image.effect_noise((64, 64), 50).save(tmp_path / "cut.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:1500])
     requests = [asked("a", images=[PIL.Image.open(tmp_path / "cut.png")]), asked("b")]
     cut, fine = engine_at(stub).sample(requests, SamplingParams())
-    assert "a picture cannot be read: " in cut.reason
+    assert "an image cannot be read: " in cut.reason
     assert len(fine) == 1
     (lost,) = engine_at(stub).sample([Request([{"role": "system", "content": "a"}], [BLUE])], SamplingParams())
-    assert lost.reason == "1 pictures came without a user message to put them into"
+    assert lost.reason == "1 images came without a user message to put them into"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def texts(count):
 
 def warnings_of(caplog):
     messages = [record.getMessage() for record in caplog.records if record.name == servers.logger.name]
-    return [message for message in messages if "placeholders of pictures" not in message]
+    return [message for message in messages if "placeholders of images" not in message]
 
 
 @pytest.mark.full

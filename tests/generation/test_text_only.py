@@ -19,14 +19,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaF
 
 from trl_mmreason.generation import Failure, Request, SamplingParams
 from trl_mmreason.generation.batch import encode
-from trl_mmreason.generation.model_loading import load_processor, processor_fingerprint, sees_pictures
+from trl_mmreason.generation.model_loading import load_processor, processor_fingerprint, sees_images
 from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.vllm_engine import VLLMEngine, prompt_of
 
 GREEDY = SamplingParams(8, temperature=0, logprobs=True)
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
-PICTURE = PIL.Image.new("RGB", (28, 28))
+IMAGE = PIL.Image.new("RGB", (28, 28))
 
 
 @pytest.fixture(scope="module", params=REASONERS)
@@ -55,12 +55,12 @@ class TestSampling:
         assert opened.sample([Request(QUESTION)], GREEDY) == [expected]
 
 
-class TestPictures:
-    def test_a_request_with_pictures_fails_alone_and_says_why(self, qwen):
-        requests = [Request(QUESTION), Request(QUESTION, [PICTURE, PICTURE]), Request(QUESTION, seed=1)]
+class TestImages:
+    def test_a_request_with_images_fails_alone_and_says_why(self, qwen):
+        requests = [Request(QUESTION), Request(QUESTION, [IMAGE, IMAGE]), Request(QUESTION, seed=1)]
         first, failure, last = qwen.sample(requests, GREEDY)
         assert failure == Failure(
-            "the conversation cannot be encoded: ValueError: it has 2 picture(s), which a text-only model cannot see; "
+            "the conversation cannot be encoded: ValueError: it has 2 image(s), which a text-only model cannot see; "
             "leave them out, put what they show into words, or use a vision-language model with its processor"
         )
         assert [first, last] == qwen.sample(requests[::2], GREEDY)
@@ -68,10 +68,10 @@ class TestPictures:
 
 class TestLoading:
     def test_the_configuration_says_whether_a_model_sees(self, family, checkpoints, reasoners):
-        assert sees_pictures(AutoConfig.from_pretrained(checkpoints(family)))
-        assert not any(sees_pictures(AutoConfig.from_pretrained(reasoners(name))) for name in REASONERS)
-        assert not sees_pictures(AutoConfig.from_pretrained(checkpoints(family)).get_text_config())
-        assert sees_pictures(Phi4MultimodalConfig())  # a causal model by class, with a vision part
+        assert sees_images(AutoConfig.from_pretrained(checkpoints(family)))
+        assert not any(sees_images(AutoConfig.from_pretrained(reasoners(name))) for name in REASONERS)
+        assert not sees_images(AutoConfig.from_pretrained(checkpoints(family)).get_text_config())
+        assert sees_images(Phi4MultimodalConfig())  # a causal model by class, with a vision part
 
     def test_the_model_is_of_its_own_class(self, engine):
         assert type(engine.model) is REASONERS[engine.model.config.model_type][1]
@@ -136,7 +136,7 @@ class TestVLLM:
             assert prompt_of(tokenizer, request, {}) == {"prompt_token_ids": ids}
             assert ids == plain_ids(tokenizer, request)
 
-    def test_a_request_with_pictures_fails_alone(self, reasoners, monkeypatch):
+    def test_a_request_with_images_fails_alone(self, reasoners, monkeypatch):
         class TextOnlyLLM(StandInLLM):
             def __init__(self, model, **kwargs):
                 super().__init__(model, **kwargs)
@@ -145,20 +145,20 @@ class TestVLLM:
 
         install(monkeypatch, TextOnlyLLM)
         engine = VLLMEngine(reasoners("qwen2"))
-        failure, (sample,) = engine.sample([Request(QUESTION, [PICTURE]), Request(QUESTION)], SamplingParams())
-        assert "it has 1 picture(s), which a text-only model cannot see" in failure.reason
+        failure, (sample,) = engine.sample([Request(QUESTION, [IMAGE]), Request(QUESTION)], SamplingParams())
+        assert "it has 1 image(s), which a text-only model cannot see" in failure.reason
         assert sample.token_ids == [len(plain_ids(engine.processing_class, Request(QUESTION)))]
         assert json.loads(json.dumps(engine.settings)) == engine.settings
 
 
 def test_the_same_answers_through_a_server(engine):
-    """Text, token ids, finish reasons; pictures are refused by the server in the engine's words."""
+    """Text, token ids, finish reasons; images are refused by the server in the engine's words."""
     with chat_server(engine) as url:
         through = ServerEngine("tiny", url, extra_body={"return_token_ids": True}, max_retries=0)
         requests = text_requests(6)
         expected, got = engine.sample(requests, GREEDY), through.sample(requests, GREEDY)
-        (failure,) = through.sample([Request(QUESTION, [PICTURE])], GREEDY)
+        (failure,) = through.sample([Request(QUESTION, [IMAGE])], GREEDY)
     for [mine], [theirs] in zip(expected, got, strict=True):
         assert replace(theirs, logprobs=None) == replace(mine, logprobs=None)
         assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-4)
-    assert "it has 1 picture(s), which a text-only model cannot see" in failure.reason
+    assert "it has 1 image(s), which a text-only model cannot see" in failure.reason

@@ -50,7 +50,7 @@ def qwen(engines):
 
 
 def requests_of(rows, **settings):
-    """With one picture, two and none in turn, and with and without a prefix."""
+    """With one image, two and none in turn, and with and without a prefix."""
     return [
         Request(row["prompt"], row["images"], prefix=PREFIXES[number // 3 % 2], seed=number, **settings)
         for number, row in enumerate(rows)
@@ -145,16 +145,16 @@ class TestGreedy:
         assert model.training
 
 
-class TestPictures:
+class TestImages:
     @pytest.mark.parametrize("name", ["llava_next", "internvl"])
-    def test_pictures_of_different_numbers_of_tiles(self, name, checkpoints):
-        """A wide picture has more tiles than a square one, so the pixels of the rows have different shapes."""
+    def test_images_of_different_numbers_of_tiles(self, name, checkpoints):
+        """A wide image has more tiles than a square one, so the pixels of the rows have different shapes."""
         model, processor = load(checkpoints(name))
         if name == "llava_next":
             points = [[56, 112], [112, 56], [56, 168]]
             model.config.image_grid_pinpoints = processor.image_processor.image_grid_pinpoints = points
-        picture = drawn_rows(1)[0]["images"][0]
-        square, wide = picture.resize((56, 56)), picture.resize((168, 56))
+        image = drawn_rows(1)[0]["images"][0]
+        square, wide = image.resize((56, 56)), image.resize((168, 56))
         requests = [Request(QUESTION, images) for images in ([square], [wide], [wide, square], [])]
         together = TransformersEngine(model, processor).sample(requests, GREEDY)
         alone = [TransformersEngine(model, processor).sample([request], GREEDY)[0] for request in requests]
@@ -162,13 +162,13 @@ class TestPictures:
         tiles = [len(plain_inputs(processor, request)["pixel_values"].flatten(0, -4)) for request in requests[:2]]
         assert tiles[1] > tiles[0]
 
-    def test_an_answer_follows_its_own_picture_and_no_other(self, family, engines):
-        """Log-probabilities move with the row's own picture and stay when the neighbour's changes (PITFALL 15)."""
+    def test_an_answer_follows_its_own_image_and_no_other(self, family, engines):
+        """Log-probabilities move with the row's own image and stay when the neighbour's changes (PITFALL 15)."""
         rows = [row for row in drawn_rows(9) if len(row["images"]) == 1][:2]
         first, second = ([row["images"][0]] for row in rows)
 
-        def first_logp(pictures, row):
-            requests = [Request(QUESTION, images) for images in pictures]
+        def first_logp(both, row):
+            requests = [Request(QUESTION, images) for images in both]
             return engines(family).sample(requests, SamplingParams(1, temperature=0, logprobs=True))[row][0].logprobs[0]
 
         base = first_logp([first, second], 0)
@@ -522,7 +522,7 @@ class TestBatches:
 
 
 class TestCollate:
-    def test_rows_are_padded_left_and_pictures_follow_in_order(self, qwen):
+    def test_rows_are_padded_left_and_images_follow_in_order(self, qwen):
         rows = drawn_rows(3)
         prompts = [encode(qwen.processing_class, row["prompt"], row["images"]) for row in rows]
         prompts[2] = prompts[2].extended([7, 8])
@@ -532,11 +532,11 @@ class TestCollate:
             lack = width - len(prompt.ids)
             assert inputs["input_ids"][row].tolist() == [0] * lack + prompt.ids
             assert inputs["attention_mask"][row].tolist() == [0] * lack + [1] * len(prompt.ids)
-            # Type 1 marks exactly the picture's tokens.
+            # Type 1 marks exactly the image's tokens.
             image = [int(token == qwen.model.config.image_token_id) for token in inputs["input_ids"][row]]
             assert inputs["mm_token_type_ids"][row].tolist() == image
         assert inputs["input_ids"][2, -2:].tolist() == [7, 8]
-        grids = [prompt.picture_fields["image_grid_thw"] for prompt in prompts[:2]]
+        grids = [prompt.image_fields["image_grid_thw"] for prompt in prompts[:2]]
         assert torch.equal(inputs["image_grid_thw"], torch.cat(grids))
 
     def test_settings_for_generate_override(self, qwen):

@@ -18,7 +18,7 @@ QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 
 
 class TestPrompt:
-    def test_one_placeholder_a_picture_and_else_what_transformers_is_given(self, family, checkpoints):
+    def test_one_placeholder_an_image_and_else_what_transformers_is_given(self, family, checkpoints):
         model, processor = load(checkpoints(family))
         image = model.config.image_token_id
         for row in drawn_rows(3):
@@ -30,8 +30,8 @@ class TestPrompt:
             # The processor widens each placeholder, to which InternVL adds tokens around it; the rest is the same.
             tokens = {processor.tokenizer.convert_tokens_to_ids(token) for token in ("<img>", "</img>")} | {image}
             assert [i for i in ids if i not in tokens] == [i for i in ours if i not in tokens]
-            pictures = prompt.get("multi_modal_data", {"image": []})["image"]
-            assert all(given is own for given, own in zip(pictures, row["images"], strict=True))
+            images = prompt.get("multi_modal_data", {"image": []})["image"]
+            assert all(given is own for given, own in zip(images, row["images"], strict=True))
 
     def test_template_arguments_reach_the_template(self, processor):
         template = "{{ messages[0]['content'][0]['text'] }}{{ mood }}"

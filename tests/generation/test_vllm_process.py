@@ -65,11 +65,11 @@ def answers(engine, *requests):
 
 
 @pytest.mark.full
-def test_requests_are_answered_in_order_elsewhere_and_a_broken_picture_fails_alone(engine, tmp_path, monkeypatch):
+def test_requests_are_answered_in_order_elsewhere_and_a_broken_image_fails_alone(engine, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     (row,) = drawn_rows(1)
-    (picture,) = row["images"]
-    picture.save(tmp_path / "whole.png")
+    (image,) = row["images"]
+    image.save(tmp_path / "whole.png")
     (tmp_path / "broken.png").write_bytes((tmp_path / "whole.png").read_bytes()[:-200])
     whole, broken = (PIL.Image.open(tmp_path / f"{name}.png") for name in ("whole", "broken"))
     found = answers(
@@ -79,7 +79,7 @@ def test_requests_are_answered_in_order_elsewhere_and_a_broken_picture_fails_alo
     assert "truncated" in failed.reason
     assert len(first) == 2
     assert first[0] == first[1] == last[0]
-    assert (first[0]["sizes"], seen[0]["sizes"]) == ([], [list(picture.size)])
+    assert (first[0]["sizes"], seen[0]["sizes"]) == ([], [list(image.size)])
     assert (first[0]["process"] != os.getpid(), first[0]["rank"]) == (True, None)
 
 

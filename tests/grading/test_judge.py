@@ -243,8 +243,8 @@ class Refusing(Handler):
     """A judge's server that says of the answers "refused", "none", "too long" … what `Handler` says to these words."""
 
     def read(self, messages):
-        text, pictures = super().read(messages)
-        return text.rpartition("[Model_answer] : ")[2].partition("\n")[0], pictures
+        text, images = super().read(messages)
+        return text.rpartition("[Model_answer] : ")[2].partition("\n")[0], images
 
 
 def judged_at_server(handler, answers, **settings):

@@ -14,7 +14,7 @@ from trl_mmreason.miniature.corpus import corpus
 from trl_mmreason.miniature.models import _trl_template
 from trl_mmreason.miniature.tokenizer import train_tokenizer
 
-SIDE, PATCH, PICTURE_TOKENS = 56, 14, 4
+SIDE, PATCH, IMAGE_TOKENS = 56, 14, 4
 NAMED = {
     "bos_token": "<bos>",
     "eos_token": "<end_of_turn>",
@@ -54,7 +54,7 @@ def save_gemma3(folder):
     ids = {f"{name}_token_index": getattr(tokenizer, f"{name}_token_id") for name in ("boi", "eoi", "image")}
     torch.manual_seed(0)
     model = Gemma3ForConditionalGeneration(
-        Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=PICTURE_TOKENS, **ids)
+        Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=IMAGE_TOKENS, **ids)
     )
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     ends_often(model, tokenizer)
@@ -63,6 +63,6 @@ def save_gemma3(folder):
         image_processor=Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE}),
         tokenizer=tokenizer,
         chat_template=tokenizer.chat_template,
-        image_seq_length=PICTURE_TOKENS,
+        image_seq_length=IMAGE_TOKENS,
     ).save_pretrained(folder)
     return str(folder)

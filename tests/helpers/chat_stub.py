@@ -1,7 +1,7 @@
 """A chat endpoint on loopback that behaves as the user's text says: well, badly, or not at all.
 
 It speaks real HTTP, and nothing else of OpenAI's API than clients of a chat need. An unknown text is answered by itself
-and the seed. A red picture is answered 500.
+and the seed. A red image is answered 500.
 """
 
 import base64
@@ -28,7 +28,7 @@ class ChatStub(ThreadingHTTPServer):
         url: base address of the API.
         bodies: what was asked, in order of arrival.
         attempts: how often each text was asked.
-        pictures, picture_info: the first pixel of each picture and what its file says beside, in order of arrival.
+        images, image_info: the first pixel of each image and what its file says beside, in order of arrival.
         entered: set when a call hangs.
         peak: most calls that were open at once.
     """
@@ -40,7 +40,7 @@ class ChatStub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), handler)
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.bodies, self.attempts = [], Counter()
-        self.pictures, self.picture_info = [], []
+        self.images, self.image_info = [], []
         self.entered = threading.Event()
         self.lock = threading.Lock()
         self.open = self.peak = 0
@@ -69,12 +69,12 @@ class Handler(BaseHTTPRequestHandler):
                 server.open -= 1
 
     def answer(self, body):
-        text, pictures, _ = self.noted(body)
+        text, images, _ = self.noted(body)
         n = body.get("n", 1)
         if text == "429 twice" and self.server.attempts[text] < 3:
             return self.reply(429, {"error": {"message": "slow down"}})
-        if (255, 0, 0) in pictures:
-            return self.reply(500, {"error": {"message": "the picture broke me"}})
+        if (255, 0, 0) in images:
+            return self.reply(500, {"error": {"message": "the image broke me"}})
         if text == "hang":
             self.server.entered.set()
             self.server.released.wait(HANG_SECONDS)
@@ -120,12 +120,12 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(200, {"choices": choices[::-1]})  # their order is in the indices
 
     def noted(self, body):
-        """The user's text, the first pixel of each picture, and how often that text has come, this time included."""
-        text, pictures = self.read(body["messages"])
+        """The user's text, the first pixel of each image, and how often that text has come, this time included."""
+        text, images = self.read(body["messages"])
         with self.server.lock:
             self.server.attempts[text] += 1
-            self.server.pictures += pictures
-            return text, pictures, self.server.attempts[text]
+            self.server.images += images
+            return text, images, self.server.attempts[text]
 
     def say(self, *texts):
         """Reply with these choices."""
@@ -139,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
             return content, []
         urls = [part["image_url"]["url"] for part in content[:-1]]
         images = [PIL.Image.open(io.BytesIO(base64.b64decode(url.partition("base64,")[2]))) for url in urls]
-        self.server.picture_info += [tuple(image.info) for image in images]
+        self.server.image_info += [tuple(image.info) for image in images]
         return content[-1]["text"], [image.getpixel((0, 0)) for image in images]
 
     def reply(self, status, content, kind="application/json", headers=None):

@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def write_questions(folder, questions):
-    """A file with these questions, id → text, each with a picture whose green is its number; the answer is 7."""
+    """A file with these questions, id → text, each with an image whose green is its number; the answer is 7."""
     rows = []
     for index, (id_, text) in enumerate(questions.items()):
         path = folder / f"{index}.png"

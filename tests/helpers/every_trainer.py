@@ -1,4 +1,4 @@
-"""The ten trainers on rows with one picture, two pictures or none, each with rewards or labels that it learns from."""
+"""The ten trainers on rows with one image, two images or none, each with rewards or labels that it learns from."""
 
 from contextlib import contextmanager
 

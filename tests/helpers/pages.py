@@ -94,7 +94,7 @@ def screenshot(address, folder, *, dark=False, size=(1280, 1400)):
 
 
 def pixels_of(image, colour):
-    """How many pixels of a picture have just this colour, (red, green, blue)."""
+    """How many pixels of an image have just this colour, (red, green, blue)."""
     return sum(count for count, found in image.getcolors(image.width * image.height) if found == colour)
 
 

@@ -1,7 +1,7 @@
-"""An engine whose every reply is known, and questions to ask it, whose pictures are told apart by their red."""
+"""An engine whose every reply is known, and questions to ask it, whose images are told apart by their red."""
 
 from datasets import Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
+from PIL import Image as Images
 
 from trl_mmreason.generation import Failure, Sample
 
@@ -35,16 +35,16 @@ class Scripted:
         return [one if isinstance(one, Sample) else Sample(one, "stop", list(range(len(one)))) for one in replies]
 
 
-def picture(red):
-    return Pictures.new("RGB", (8, 8), (red, 0, 0))
+def image(red):
+    return Images.new("RGB", (8, 8), (red, 0, 0))
 
 
-def reds(pictures):
-    return [picture.getpixel((0, 0))[0] for picture in pictures]
+def reds(images):
+    return [image.getpixel((0, 0))[0] for image in images]
 
 
 def questions_of(rows):
-    """A data set of questions, in whose types a row may be without pictures; other columns are texts."""
+    """A data set of questions, in whose types a row may be without images; other columns are texts."""
     answer = List(Value("string")) if isinstance(rows[0]["answer"], list) else Value("string")
     messages = List({"role": Value("string"), "content": Value("string")})
     known = {"prompt": messages, "answer": answer, "images": List(Image())}

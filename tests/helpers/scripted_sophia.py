@@ -1,6 +1,6 @@
 """SOPHIA's policy and reasoners by a script, and the data that is made with them.
 
-The policy's caption k of question "q" reads "caption k of q", as questions are told apart by the red of their picture.
+The policy's caption k of question "q" reads "caption k of q", as questions are told apart by the red of their image.
 The reasoner answers as a script says: question → caption → its trajectories.
 """
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import fields
 
 import pytest
-from scripted import Scripted, picture, questions_of, reds, said
+from scripted import Scripted, image, questions_of, reds, said
 
 from trl_mmreason.jobs.store import Store
 from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
@@ -31,13 +31,13 @@ WORKED = [  # caption A: 7 of 8 right, the shortest of 30; caption B: 6 of 8, th
 ]
 
 
-def questions(names=("cats",), *, answers=None, pictures=None, category="counting"):
+def questions(names=("cats",), *, answers=None, images=None, category="counting"):
     rows = [
         {
             "id": f"id of {name}",
             "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"How many {name}?"}],
             "answer": (answers or {}).get(name, "7"),
-            "images": [picture(NAMES.index(name))] * (pictures or {}).get(name, 1),
+            "images": [image(NAMES.index(name))] * (images or {}).get(name, 1),
             "category": category if isinstance(category, str) else category[name],
         }
         for name in names

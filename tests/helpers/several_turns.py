@@ -1,18 +1,18 @@
-"""A trainer whose conversations differ: some have pictures in the user's messages, some end early."""
+"""A trainer whose conversations differ: some have images in the user's messages, some end early."""
 
 from support import drawn_rows, is_even
 
 from trl_mmreason import GroupGRPOTrainer
-from trl_mmreason.data.images import pictures_of
+from trl_mmreason.data.images import images_of
 
 TURNS = 3
 
 
 def corner(row, answers):
-    """A picture of the row's first one, or of a colour, of another size after each answer."""
+    """An image of the row's first one, or of a colour, of another size after each answer."""
     size = (28 * (1 + len(answers)), 56)
-    pictures = pictures_of(row)
-    return pictures[0].convert("RGB").crop((0, 0, 28, 28)).resize(size) if pictures else drawn_rows(1)[0]["images"][0]
+    images = images_of(row)
+    return images[0].convert("RGB").crop((0, 0, 28, 28)).resize(size) if images else drawn_rows(1)[0]["images"][0]
 
 
 class AsksAgain(GroupGRPOTrainer):

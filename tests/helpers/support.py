@@ -52,7 +52,7 @@ def load(path: str):
 
 
 def drawn_rows(n: int, *, seed: int = 0):
-    """Questions with one picture, with two, and without any, in turn."""
+    """Questions with one image, with two, and without any, in turn."""
     problems = make_problems(["adding", "counting"], n, seed=seed)
     rows = problems_dataset(problems).to_list()
     for index, (row, problem) in enumerate(zip(rows, problems, strict=True)):
@@ -205,7 +205,7 @@ def prepared_batch(trainer, rows=None) -> dict:
     return trainer._generate_and_score_completions(rows)
 
 
-PICTURE_FIELDS = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
+IMAGE_FIELDS = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
 
 
 def logps_of(trainer, batch) -> torch.Tensor:
@@ -216,7 +216,7 @@ def logps_of(trainer, batch) -> torch.Tensor:
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
             batch["completion_ids"].shape[1],
-            **{name: batch[name] for name in PICTURE_FIELDS if name in batch},
+            **{name: batch[name] for name in IMAGE_FIELDS if name in batch},
         )
     return logps * batch["completion_mask"]
 

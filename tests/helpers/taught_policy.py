@@ -13,12 +13,12 @@ from trl_mmreason.miniature.models import build_model
 
 
 def questions():
-    """Two sums, the second with a picture beside it."""
+    """Two sums, the second with an image beside it."""
     texts = [[{"role": "user", "content": question}] for question in ("3+4=", "2+3=")]
     images = [[], drawn_rows(1)[0]["images"]]
     return [
-        {"id": id_, "prompt": prompt, "images": pictures, "answer": total}
-        for id_, prompt, pictures, total in zip(("sum", "picture"), texts, images, "75", strict=True)
+        {"id": id_, "prompt": prompt, "images": own, "answer": total}
+        for id_, prompt, own, total in zip(("sum", "picture"), texts, images, "75", strict=True)
     ]
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from datasets import Dataset, Features, Json, List, Value
-from PIL import Image as Pictures
+from PIL import Image as Images
 from scripted import Scripted
 from support import png
 
@@ -102,31 +102,31 @@ def test_many_changes_are_listed_in_part(tmp_path):
 
 
 def in_each_form(folder, colour):
-    """A picture of this colour as data sets store it, and as the path of one file."""
+    """An image of this colour as data sets store it, and as the path of one file."""
     (folder / "picture.png").write_bytes(png(colour))
-    return {"PIL": Pictures.new("RGB", (2, 2), colour), "bytes": png(colour), "path": str(folder / "picture.png")}
+    return {"PIL": Images.new("RGB", (2, 2), colour), "bytes": png(colour), "path": str(folder / "picture.png")}
 
 
 @pytest.mark.parametrize("form", ["PIL", "bytes", "path"])
-def test_another_picture_under_an_id_is_refused(tmp_path, form):
-    """Of a path the file is read: another file under the same path, of the same size, is another picture."""
+def test_another_image_under_an_id_is_refused(tmp_path, form):
+    """Of a path the file is read: another file under the same path, of the same size, is another image."""
     path = tmp_path / "s.sqlite"
 
-    def pictured(colour, column="images"):
-        picture = in_each_form(tmp_path, colour)[form]
-        return Dataset.from_list([row(**{column: picture if column == "image" else [picture]})])
+    def with_images(colour, column="images"):
+        image = in_each_form(tmp_path, colour)[form]
+        return Dataset.from_list([row(**{column: image if column == "image" else [image]})])
 
-    remember(path, pictured("red"))
-    remember(path, pictured("red"))
-    remember(path, pictured("red", "image"))
-    for other in (pictured("blue"), Dataset.from_list([row(images=None)]), [row()]):
+    remember(path, with_images("red"))
+    remember(path, with_images("red"))
+    remember(path, with_images("red", "image"))
+    for other in (with_images("blue"), Dataset.from_list([row(images=None)]), [row()]):
         with pytest.raises(SettingsChanged, match="1 rows of stage") as refusal:
             remember(path, other)
         assert "  images of 'cats'\n" in str(refusal.value)
     if form == "path":
-        remember(path, pictured("red"))
+        remember(path, with_images("red"))
         (tmp_path / "picture.png").unlink()
-        with pytest.raises(FileNotFoundError, match="picture.png' does not exist here"):
+        with pytest.raises(FileNotFoundError, match="image.png' does not exist here"):
             remember(path, Dataset.from_list([row(images=[str(tmp_path / "picture.png")])]))
 
 
@@ -210,15 +210,15 @@ def test_another_grader_grades_anew_and_asks_nobody_and_other_questions_are_refu
 
 
 @pytest.mark.parametrize("pipeline", {**PIPELINES, **ASKED}.values(), ids=[*PIPELINES, *ASKED])
-def test_other_pictures_are_refused(tmp_path, pipeline):
+def test_other_images_are_refused(tmp_path, pipeline):
     with Store(tmp_path / "s.sqlite") as store:
         for colour in ("red", "red", "blue"):
-            asked, pictured = engine(), Dataset.from_list([row(images=[Pictures.new("RGB", (8, 8), colour)])])
+            asked, with_images = engine(), Dataset.from_list([row(images=[Images.new("RGB", (8, 8), colour)])])
             if colour == "blue":
                 with pytest.raises(SettingsChanged, match="  images of 'cats"):
-                    pipeline(pictured, asked, store, grader=Own())
+                    pipeline(with_images, asked, store, grader=Own())
             else:
-                pipeline(pictured, asked, store, grader=Own())
+                pipeline(with_images, asked, store, grader=Own())
         assert not asked.asked
 
 

@@ -198,11 +198,11 @@ def test_a_row_that_cannot_be_read_fails_alone(store):
     class Rows(list):
         def __getitem__(self, position):
             if position == 2:
-                raise OSError("the picture is cut short")
+                raise OSError("the image is cut short")
             return super().__getitem__(position)
 
     assert run(store, STAGE, Rows(rows(4)), doing(), settings={}) == Summary(4, 3, 0, 1, 0)
-    assert store.failed(STAGE) == {Unit("row-2", 0): "OSError: the picture is cut short"}
+    assert store.failed(STAGE) == {Unit("row-2", 0): "OSError: the image is cut short"}
 
 
 def test_a_batch_that_raises_once_is_done(store):

@@ -1,4 +1,4 @@
-"""Results joined with the rows that they were made of, whose pictures are copied as they are stored."""
+"""Results joined with the rows that they were made of, whose images are copied as they are stored."""
 
 import pytest
 from datasets import Dataset, Features, Image, Json, List, Value
@@ -10,23 +10,23 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 MESSAGES = List({"role": Value("string"), "content": Value("string")})
 OF_TEXT = {"answer": Value("string"), "choices": Json(), "id": Value("string")}
-PICTURE_COLUMNS = Features({"prompt": MESSAGES, "images": List(Image(mode="RGB")), **OF_TEXT})
+IMAGE_COLUMNS = Features({"prompt": MESSAGES, "images": List(Image(mode="RGB")), **OF_TEXT})
 
 
-def picture_rows():
-    """Rows with one picture, with two, and without any; some with choices, each with letters of its own."""
+def image_rows():
+    """Rows with one image, with two, and without any; some with choices, each with letters of its own."""
     problems = make_problems(["adding", "counting"], 6, seed=0)
     rows = problems_dataset(problems).select_columns(["prompt", "answer", "id"]).to_list()
     choices = [None, {"A": "7", "B": "8"}, {"C": "null"}, None, {"A": "x"}, None]
     for number, row in enumerate(rows):
         row["choices"] = choices[number]
         row["images"] = [[problems[number].image], [problems[number].image, problems[number - 1].image], []][number % 3]
-    return Dataset.from_list(rows, features=PICTURE_COLUMNS).select_columns(list(PICTURE_COLUMNS))
+    return Dataset.from_list(rows, features=IMAGE_COLUMNS).select_columns(list(IMAGE_COLUMNS))
 
 
 @pytest.mark.parametrize("positions", [[2, 0, 2], [1], [0, 1, 2], []])
 def test_what_was_made_of_rows_stands_beside_them(positions, monkeypatch):
-    rows = picture_rows()
+    rows = image_rows()
     images = rows.with_format("arrow")["images"][:].to_pylist()
     made = Dataset.from_dict({"text": list("abc")[: len(positions)]}, features=Features({"text": Value("string")}))
     monkeypatch.setattr(Image, "decode_example", None)  # would raise

@@ -1,4 +1,4 @@
-"""What pictures are described as, and what is reasoned from a description alone."""
+"""What images are described as, and what is reasoned from a description alone."""
 
 import pytest
 

@@ -33,10 +33,10 @@ def test_only_right_answers_are_learnt_and_both_kinds_of_first_answers_are_read(
     problems = make_problems(["adding"], 40)
     right = {plain(solve(problem)) for problem in problems}
     rows = demonstrations(problems, TWO_ANSWERS)
-    pictured = [row for row in rows if row["images"]]
-    assert {row["completion"][0]["content"] for row in pictured} <= right
-    checked = [row for row in pictured if len(row["prompt"]) == 3]
-    assert len(pictured) == 50  # every problem, and every fourth a second time
+    with_images = [row for row in rows if row["images"]]
+    assert {row["completion"][0]["content"] for row in with_images} <= right
+    checked = [row for row in with_images if len(row["prompt"]) == 3]
+    assert len(with_images) == 50  # every problem, and every fourth a second time
     assert len(checked) == 10
     assert all(row["prompt"][2] == {"role": "user", "content": FOLLOWUP} for row in checked)
     first_right = [row["prompt"][1]["content"] == row["completion"][0]["content"] for row in checked]
@@ -85,7 +85,7 @@ def test_answers_in_tags_are_learnt_alone():
             assert row["completion"][0]["content"] == f"<think>{a}+{b}={total}</think> <answer>{total}</answer>"
 
 
-def test_every_picture_is_described_and_every_fourth_answered():
+def test_every_image_is_described_and_every_fourth_answered():
     problems = make_problems(["adding"], 40)
     rows = demonstrations(problems, CAPTIONS_AND_ANSWERS)
     described = [row for row in rows if row["prompt"][0]["content"] == "Describe the picture."]
@@ -102,18 +102,18 @@ def test_every_picture_is_described_and_every_fourth_answered():
     assert {row["completion"][0]["content"] for row in rows if row not in described} <= set(completions)
 
 
-def test_every_picture_is_described_every_second_has_a_response_judged_and_every_eighth_is_answered():
+def test_every_image_is_described_every_second_has_a_response_judged_and_every_eighth_is_answered():
     problems = make_problems(["adding"], 160)
     rows = demonstrations(problems, JUDGED_ANSWERS)
     judged = [row for row in rows if row["prompt"][0]["content"].startswith(JUDGE)]
     described = [row for row in rows if row["prompt"][0]["content"] == DESCRIBE]
     answered = [row for row in rows if row["prompt"] == problems[0].prompt]
-    pictured = [row for row in judged if row["images"]]
-    assert [len(each) for each in (described, judged, pictured, answered, rows)] == [160, 160, 80, 20, 340]
+    with_images = [row for row in judged if row["images"]]
+    assert [len(each) for each in (described, judged, with_images, answered, rows)] == [160, 160, 80, 20, 340]
     right = {boxed_thoughts(solve(problem)) for problem in problems[::8]}
     assert {row["completion"][0]["content"] for row in answered} == right
     known = {problem.image.tobytes(): problem for problem in problems}
-    for row in pictured:
+    for row in with_images:
         problem = known[row["images"][0].tobytes()]
         question, _, response = row["prompt"][0]["content"].partition("\n\nCandidate solution:\n")
         assert question == f"{JUDGE}\n\nQuestion:\n{problem.question}"
@@ -125,7 +125,7 @@ def test_every_picture_is_described_every_second_has_a_response_judged_and_every
     assert 8 < empty < 32  # 20, give or take 4
 
 
-def test_sums_in_words_are_judged_without_a_picture():
+def test_sums_in_words_are_judged_without_an_image():
     rows = demonstrations(make_problems(["adding"], 160), JUDGED_ANSWERS)
     for row in rows:
         if not row["images"]:

@@ -26,7 +26,7 @@ def test_saved_and_reloaded_like_any_checkpoint(family, size, tmp_path):
         torch.testing.assert_close(model.state_dict()[name], weight, atol=0, rtol=0)
 
 
-def test_pictures_of_any_shape_get_their_placeholders(family, checkpoints):
+def test_images_of_any_shape_get_their_placeholders(family, checkpoints):
     model, processor = load(checkpoints(family))
     images = [Image.new("RGB", size, "red") for size in ((56, 56), (112, 56), (70, 200))]
     prompts = [prepare_multimodal_messages([{"role": "user", "content": "?"}], images=[image]) for image in images]

@@ -27,7 +27,7 @@ def reason(description, question=QUESTION):
     return REASON.format(question=question, caption=description)
 
 
-def test_it_works_out_the_caption_and_not_the_picture():
+def test_it_works_out_the_caption_and_not_the_image():
     never = {"slip_rate": 0.0, "second_look_rate": 0.0}
     assert ask(reason(FACTS), **never) == [rf"<think>{FACTS} 3+4=7</think> \boxed{{7}}"]
     assert ask(reason("A red square."), **never) == [NOT_SHOWN]

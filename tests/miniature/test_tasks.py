@@ -1,4 +1,4 @@
-"""Drawn problems: determinism, splits, answers recomputed by hand, pictures, choices, dataset rows."""
+"""Drawn problems: determinism, splits, answers recomputed by hand, images, choices, dataset rows."""
 
 import random
 
@@ -48,13 +48,13 @@ def answer_by_hand(problem: Problem) -> str:
 
 
 @pytest.mark.parametrize(("category", "level"), EVERY_KIND)
-def test_same_arguments_give_the_same_problem_and_other_seeds_another_picture(category, level):
+def test_same_arguments_give_the_same_problem_and_other_seeds_another_image(category, level):
     first, again = (make_problem(category, 17, level=level, multiple_choice=True) for _ in range(2))
     assert first == again
     assert first.image.tobytes() == again.image.tobytes()
     assert first.id == f"{category}-{level}-train-000017"
-    pictures = {make_problem(category, seed, level=level).image.tobytes() for seed in range(50)}
-    assert len(pictures) == 50
+    images = {make_problem(category, seed, level=level).image.tobytes() for seed in range(50)}
+    assert len(images) == 50
 
 
 def test_a_known_problem_stays_the_same_on_every_machine_and_version():
@@ -74,18 +74,18 @@ def test_answer_follows_from_the_facts(category, level):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("category", "level"), EVERY_KIND)
-def test_splits_share_no_content_and_no_picture(category, level):
+def test_splits_share_no_content_and_no_image(category, level):
     few_contents = (category, level) == ("bar_chart", 1)
     problems = {
         split: [make_problem(category, seed, level=level, split=split) for seed in range(400 if few_contents else 100)]
         for split in ("train", "heldout", "new_pictures")
     }
     contents = {split: {content(problem) for problem in members} for split, members in problems.items()}
-    pictures = {split: {p.image.tobytes() for p in members} for split, members in problems.items()}
+    images = {split: {p.image.tobytes() for p in members} for split, members in problems.items()}
     assert contents["train"].isdisjoint(contents["heldout"])
     assert contents["new_pictures"].isdisjoint(contents["heldout"])
-    assert pictures["train"].isdisjoint(pictures["heldout"] | pictures["new_pictures"])
-    # pictures new, contents old: 400 draws of at most 36 contents miss hardly any of them
+    assert images["train"].isdisjoint(images["heldout"] | images["new_pictures"])
+    # images new, contents old: 400 draws of at most 36 contents miss hardly any of them
     if few_contents:
         assert contents["new_pictures"] == contents["train"]
 
@@ -127,8 +127,8 @@ def test_hands_numbers_and_angles_can_be_what_they_say(level):
         assert 1 <= int(make_problem("counting", seed, level=level).answer) <= (8 if level == 3 else 6)
 
 
-# what draws a picture of a number, given the random stream
-PICTURES = {
+# what draws an image of a number, given the random stream
+IMAGES = {
     "adding": lambda drawn, first: draw.draw_adding(drawn, [first, 4], level=2, size=56),
     "counting": lambda drawn, first: draw.draw_counting(drawn, [("circles", "red")] * first, columns=3, size=56),
     "bar_chart": lambda drawn, first: draw.draw_bar_chart(drawn, {"A": first, "B": 4}, size=56),
@@ -140,10 +140,10 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES)
-def test_picture_changes_with_the_facts_alone(picture):
-    # the same random stream: only the number differs, so that any two equal pictures would hide it
-    assert len({picture(random.Random(5), first).tobytes() for first in range(2, 9)}) == 7
+@pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES)
+def test_image_changes_with_the_facts_alone(image):
+    # the same random stream: only the number differs, so that any two equal images would hide it
+    assert len({image(random.Random(5), first).tobytes() for first in range(2, 9)}) == 7
 
 
 def test_level_one_digits_stand_in_their_own_halves_twenty_to_twenty_four_pixels_tall():
@@ -163,7 +163,7 @@ def test_a_square_is_drawn_in_its_colour_and_fills_its_place():
     assert 10**2 <= len(red) <= 14**2
 
 
-def test_a_larger_picture_shows_the_same_problem():
+def test_a_larger_image_shows_the_same_problem():
     small, large = (make_problem("table", 3, level=3, size=size) for size in (56, 112))
     assert large.image.size == (112, 112)
     assert large.image.mode == "RGB"

@@ -29,8 +29,8 @@ TEACHER = KnownTruthTeacher([*make_problems(["adding", "clock"], 4), PROBLEM])
 def ask(cot, answer, *, problem=PROBLEM, images=None, **request):
     said = teacher_prompt(problem.prompt[0]["content"], cot, answer, problem.answer, second_thought=True)
     messages = [{"role": "system", "content": TEACHER_SYSTEM_PROMPT}, {"role": "user", "content": said}]
-    pictures = [problem.image] if images is None else images
-    (result,) = TEACHER.sample([Request(messages, pictures, **request)], SamplingParams())
+    images = [problem.image] if images is None else images
+    (result,) = TEACHER.sample([Request(messages, images, **request)], SamplingParams())
     return result
 
 
@@ -93,7 +93,7 @@ def test_prompts_of_chain_of_step_in_another_form_are_a_failure():
     for prompt in (STEP_DATA_PROMPT, JUDGE_PROMPT):
         assert ask_about(PROBLEM, prompt, "Hello.") == failure
     unknown = ask_about(PROBLEM, JUDGE_PROMPT, step_judge_message("What else?", "9", []))
-    assert unknown.reason == "the teacher does not know this picture with the question 'What else?'"
+    assert unknown.reason == "the teacher does not know this image with the question 'What else?'"
 
 
 def test_seed_and_number_change_nothing():
@@ -101,8 +101,8 @@ def test_seed_and_number_change_nothing():
 
 
 def test_what_it_does_not_know_is_a_failure():
-    assert "does not know this picture" in ask("8+1=9", "9", images=[Image.new("RGB", (56, 56))]).reason
-    assert "does not know this picture" in ask("8+1=9", "9", images=[]).reason
+    assert "does not know this image" in ask("8+1=9", "9", images=[Image.new("RGB", (56, 56))]).reason
+    assert "does not know this image" in ask("8+1=9", "9", images=[]).reason
     (other,) = TEACHER.sample([Request([{"role": "user", "content": "Hello."}], [PROBLEM.image])], SamplingParams())
     assert other == Failure("the request does not have the form of SRPO's prompt for teachers")
 

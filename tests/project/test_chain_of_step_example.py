@@ -60,8 +60,8 @@ def test_every_stage_leaves_its_result_and_the_table_names_all(run):
     assert [line.split()[0] for line in process_reward.splitlines()[-2:]] == ["seen", "unseen"]
     for path in ("sft/model", "prm/model", "dpo/round-2/policy", "grpo/model"):
         assert (run.folder / path / "model.safetensors").exists(), path
-    for picture in ("dpo/rounds.png", "grpo/curves.png", "search/compared.png"):
-        with Image.open(run.folder / picture) as image:
+    for file in ("dpo/rounds.png", "grpo/curves.png", "search/compared.png"):
+        with Image.open(run.folder / file) as image:
             image.verify()
     assert [entry["round"] for entry in json.loads((run.folder / "dpo/rounds.json").read_text())] == [0, 1, 2]
 

@@ -348,7 +348,7 @@ def test_the_recipe_of_self_evolution(path, tmp_path):
     assert 8 * evolution.per_device_train_batch_size * evolution.steps_per_generation == 512 * 8
     assert 8 * evolution.per_device_train_batch_size * evolution.gradient_accumulation_steps == 128 * 8
     assert args.answers == 10
-    # a prompt with its picture and a response fit the engine
+    # a prompt with its image and a response fit the engine
     whole = evolution.max_prompt_length + evolution.max_completion_length
     assert evolution.vllm_max_model_length == whole
     assert evolution.eval_system_prompt is None  # appendix D: the official prompt

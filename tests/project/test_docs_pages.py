@@ -31,10 +31,10 @@ def test_every_relative_link_leads_somewhere(page):
         assert not anchor or anchor in anchors_of(target), f"{page.name}: {link} has no such heading"
 
 
-def test_pictures_are_small():
-    pictures = list((ROOT / "docs/pictures").iterdir())
-    assert len(pictures) >= 3
-    assert [picture.name for picture in pictures if picture.stat().st_size > 150_000] == []
+def test_images_are_small():
+    images = list((ROOT / "docs/images").iterdir())
+    assert len(images) >= 3
+    assert [image.name for image in images if image.stat().st_size > 150_000] == []
 
 
 @cache

@@ -325,14 +325,14 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
 
     source = ["--dataset_name", file, "--eval_dataset_name", file, "--eval_split", "train"]
     done = run("adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
-    assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing picture file)" in done.stderr
-    assert "row 2 (id 'shape 2'), column 'images': missing picture file" in done.stderr
+    assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing image file)" in done.stderr
+    assert "row 2 (id 'shape 2'), column 'images': missing image file" in done.stderr
     assert f"AdaPO on {file} (train): 3 questions" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.full
 def test_the_launcher_s_cpu_file_is_enough_to_run_a_recipe(checkpoints, tmp_path):
-    """The recipe of the paper asks for bf16 and vLLM; its pictures, its policy and its size alone are replaced."""
+    """The recipe of the paper asks for bf16 and vLLM; its images, its policy and its size alone are replaced."""
     Dataset.from_list(drawn_rows(8)).to_parquet(tmp_path / "rows.parquet")
     smaller = {
         "model_name_or_path": checkpoints("qwen2_5_vl"),

@@ -33,5 +33,5 @@ def test_every_example_runs(gemma3, tmp_path, monkeypatch, capsys):
     for number, block in enumerate(BLOCKS):
         exec(compile(block, f"{PAGE.name}, example {number + 1}", "exec"), names)
     printed = capsys.readouterr().out
-    assert "kept 0 of 4 questions" in printed  # a canned answer is wrong twice, and pictures fail
+    assert "kept 0 of 4 questions" in printed  # a canned answer is wrong twice, and images fail
     assert "Estimate(value=0.0, interval=(0.0, 0.0))" in printed

@@ -30,7 +30,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs/notebook/curves.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr().out
     assert "delta (t2 - t1)" in said
-    assert said.count("(wrong)") + said.count("(right)") >= 10  # the answers to ten pictures
+    assert said.count("(wrong)") + said.count("(right)") >= 10  # the answers to ten images
 
 
 def test_the_notebook_keeps_no_outputs():

@@ -62,5 +62,5 @@ def test_a_rollout_shows_what_is_asked_for(checkpoints, tmp_path, family):
     assert trainer._metrics["train"]["looks"] == [sum(len(each.said) for each in trainer.trajectories) / 4]
 
 
-def test_nothing_is_shown_without_a_picture(processor):
+def test_nothing_is_shown_without_an_image(processor):
     assert looked_at(processor, {"images": []}, "look closer at 0 0 9 9") is None

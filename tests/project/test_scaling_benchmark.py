@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def numbers_of(axis, sizes, folder):
     arguments = ["--axes", axis, "--sizes", *map(str, sizes), "--rounds", "1", "--policy", "test"]
-    main(["scaling", *arguments, "--known", str(folder / "json"), "--pictures", str(folder)])
+    main(["scaling", *arguments, "--known", str(folder / "json"), "--images", str(folder)])
     return json.loads((folder / "json").read_text())[axis]
 
 

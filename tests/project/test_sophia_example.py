@@ -39,7 +39,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The warm-up shows the policy the very pictures that it will describe, so that its captions are good."""
+    """The warm-up shows the policy the very images that it will describe, so that its captions are good."""
     root = tmp_path_factory.mktemp("sophia")
     rows = [
         {"prompt": prompt, "completion": said, "images": [problem.image]}

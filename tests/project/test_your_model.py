@@ -7,7 +7,7 @@ import pytest
 import yaml
 from datasets import Dataset, Image, List
 from example_runs import ROOT, save_base, train_here
-from PIL import Image as Pictures
+from PIL import Image as Images
 from support import full_but, write_lines
 from transformers import AutoModelForImageTextToText
 
@@ -33,8 +33,8 @@ def train(policy, tmp_path, monkeypatch):
         rows = []
         for number, problem in enumerate(make_problems(["adding"], count, seed=count)):
             problem.image.save(tmp_path / f"pictures/{split}{number}.png")
-            picture = f"pictures/{split}{number}.png"
-            rows.append({"prompt": problem.question, "images": [picture], "answer": str(problem.answer)})
+            image = f"pictures/{split}{number}.png"
+            rows.append({"prompt": problem.question, "images": [image], "answer": str(problem.answer)})
         write_lines(tmp_path / f"{split}.jsonl", rows)
 
     def run(method, **options):
@@ -120,7 +120,7 @@ def assert_layers_changed(whole, base):
 @pytest.mark.full
 def test_sophia_s_stages_each_merge_an_adapter(train, policy, tmp_path):
     message = [{"role": "user", "content": "1+1?"}]
-    rows = [{"prompt": message, "completion": "<think>1+1</think> 2", "reward": 1.0, "images": [picture()]}] * 4
+    rows = [{"prompt": message, "completion": "<think>1+1</think> 2", "reward": 1.0, "images": [image()]}] * 4
     made = Dataset.from_list(rows).cast_column("images", List(Image()))
     made.to_parquet(tmp_path / "trajectories.parquet")
     bounds = {"difficulty.n": 2, "difficulty.low": 0.0, "difficulty.high": 1.0}
@@ -136,7 +136,7 @@ def test_the_cold_start_of_srpo_saves_an_adapter_which_its_last_line_merges(trai
     """Both recipes have the line, and SRPO's takes the folder that it writes."""
     message = [{"role": "user", "content": "1+1?"}]
     said = "<think>1+1</think> <answer>2</answer> <reflection>Right.</reflection> <think>1+1</think> <answer>2</answer>"
-    rows = [{"prompt": message, "completion": said, "images": [picture()]}] * 4
+    rows = [{"prompt": message, "completion": said, "images": [image()]}] * 4
     for name in ("reflections", "reflections-eval"):
         Dataset.from_list(rows).cast_column("images", List(Image())).to_parquet(tmp_path / f"{name}.parquet")
     data = {"dataset_name": tmp_path / "reflections.parquet"}
@@ -158,8 +158,8 @@ def test_the_cold_start_of_srpo_saves_an_adapter_which_its_last_line_merges(trai
     assert json.loads((rl / "adapter_config.json").read_text())["base_model_name_or_path"] == whole
 
 
-def picture():
-    return Pictures.new("RGB", (28, 28))
+def image():
+    return Images.new("RGB", (28, 28))
 
 
 @pytest.mark.full

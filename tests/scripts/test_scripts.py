@@ -63,9 +63,9 @@ def test_drawn_questions_for_the_comparison_are_not_those_of_training(split):
     arguments = DataArguments(dataset_name="miniature/adding")
     trained = load_split(arguments, "miniature/adding", "train", 50, seed=3)
     asked = load_split(arguments, "miniature/adding", split, 50, seed=3)
-    pictures = [{row["images"][0].tobytes() for row in rows} for rows in (trained, asked)]
-    assert [len(each) for each in pictures] == [50, 50]
-    assert not pictures[0] & pictures[1]
+    images = [{row["images"][0].tobytes() for row in rows} for rows in (trained, asked)]
+    assert [len(each) for each in images] == [50, 50]
+    assert not images[0] & images[1]
 
 
 def test_local_rows_with_other_names(tmp_path):

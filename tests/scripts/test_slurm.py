@@ -205,7 +205,7 @@ def test_the_first_node_serves_and_the_others_train(submit):
         "1",
         ["serve", "Qwen/Qwen2.5-VL-7B-Instruct"],
     )
-    assert served["arguments"][-1] == "--enable-scale-out"  # without which vLLM 0.30 and later take no pictures
+    assert served["arguments"][-1] == "--enable-scale-out"  # without which vLLM 0.30 and later take no images
     flags = dict(zip(served["arguments"][2:-1:2], served["arguments"][3:-1:2], strict=True))
     assert json.loads(flags["--weight-transfer-config"]) == {"backend": "nccl"}
     assert (flags["--logprobs-mode"], flags["--max-logprobs"]) == ("processed_logprobs", "-1")

@@ -175,7 +175,7 @@ def test_a_response_without_one_clear_answer_is_scored_0_unseen(logged):
     assert {candidate(request) for request in judge.asked} == {WORKED[0]}
 
 
-def test_the_judge_sees_question_picture_and_response_and_no_answer(answering):
+def test_the_judge_sees_question_image_and_response_and_no_answer(answering):
     rows = [{**row, "answer": "314159"} for row in drawn_rows(2)]
     judge = judge_by(SCORES)
     trainer = answering(rows=rows, judge=judge, actor_prompt="Think!")

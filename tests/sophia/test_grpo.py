@@ -83,7 +83,7 @@ def test_a_second_turn_is_refused(checkpoints, tmp_path):
 
 @pytest.mark.parametrize("chosen", [None, list(PARTS)], ids=["by default", "all"])
 def test_what_the_update_froze_stays_frozen(chosen, checkpoints, tmp_path, caplog):
-    """Appendix B.2 takes from B.1 that the language model alone is trained; a picture reaches all parts."""
+    """Appendix B.2 takes from B.1 that the language model alone is trained; an image reaches all parts."""
     row = {**ROW, "images": [Image.effect_noise((56, 56), 99).convert("RGB")]}
     given = {} if chosen is None else {"trainable_parts": chosen}
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, row=row, learning_rate=1e-2, **given)

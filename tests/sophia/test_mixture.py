@@ -1,10 +1,10 @@
-"""Mixtures: captions, shares, columns of different origin, and pictures that nobody decodes."""
+"""Mixtures: captions, shares, columns of different origin, and images that nobody decodes."""
 
 from collections import Counter
 
 import pytest
 from datasets import Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
+from PIL import Image as Images
 
 from trl_mmreason.sophia.mixture import mix, mix_in, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
@@ -12,8 +12,8 @@ from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
 MESSAGE = {"role": Value("string"), "content": Value("string")}
 
 
-def picture(index):
-    return Pictures.new("RGB", (4, 4), (index, 0, 0))
+def image(index):
+    return Images.new("RGB", (4, 4), (index, 0, 0))
 
 
 def made(n=30, **columns):
@@ -22,7 +22,7 @@ def made(n=30, **columns):
         {
             "id": f"a{index}#0.0",
             "prompt": [{"role": "user", "content": f"a{index}"}],
-            "images": [picture(index)],
+            "images": [image(index)],
             "completion": "<think>3</think> 3",
             "reward": 0.5,
             **{name: values[index] for name, values in columns.items()},
@@ -36,11 +36,11 @@ def made(n=30, **columns):
 
 
 def visual(n=30):
-    """One picture, or none, a row; messages of the assistant, and no rewards."""
+    """One image, or none, a row; messages of the assistant, and no rewards."""
     rows = [
         {
             "prompt": f"b{index}",
-            "image": None if index % 3 == 0 else picture(100 + index),
+            "image": None if index % 3 == 0 else image(100 + index),
             "completion": [{"role": "assistant", "content": "4"}],
         }
         for index in range(n)
@@ -140,14 +140,14 @@ def test_trajectories_without_a_reward_take_no_share(tmp_path):
 
 def test_prompts_of_parts_become_texts():
     parts = [{"type": "image", "text": None}, {"type": "text", "text": "What"}, {"type": "text", "text": " is it?"}]
-    rows = [{"prompt": [{"role": "user", "content": parts}], "images": [picture(7)], "completion": "7"}]
+    rows = [{"prompt": [{"role": "user", "content": parts}], "images": [image(7)], "completion": "7"}]
     rows = Dataset.from_list(rows).cast_column("images", List(Image()))
     (row,) = mix({"visual": rows}, {"visual": 1.0})
     assert row["prompt"] == [{"role": "user", "content": "What is it?"}]
     assert [image.getpixel((0, 0))[0] for image in row["images"]] == [7]
 
 
-def test_no_picture_is_decoded_and_null_images_become_none(monkeypatch):
+def test_no_image_is_decoded_and_null_images_become_none(monkeypatch):
     rows = made(6).to_list()
     nothing = Dataset.from_list([{**row, "images": None} for row in rows[:3]] + rows[3:], features=made(1).features)
     with monkeypatch.context() as refusing:
@@ -202,7 +202,7 @@ def test_what_cannot_be_mixed_is_refused(parts, shares, message):
 
 
 def described(*rows):
-    """Rows of (id, R(c), caption, trajectory, reward), the picture as red as the row's number."""
+    """Rows of (id, R(c), caption, trajectory, reward), the image as red as the row's number."""
     names = ("id", "caption_reward", "caption", "completion", "reward")
     whole = [
         {**dict(zip(names, row, strict=True)), "prompt": [{"role": "user", "content": "How many?"}]} for row in rows
@@ -210,7 +210,7 @@ def described(*rows):
     kinds = {"id": Value("string"), "caption_reward": Value("float64"), "caption": Value("string")}
     kinds |= {"completion": Value("string"), "reward": Value("float64"), "prompt": List(MESSAGE)}
     kinds |= {"images": List(Image(mode="RGB"))}
-    return Dataset.from_list([{**row, "images": [picture(n)]} for n, row in enumerate(whole)], features=Features(kinds))
+    return Dataset.from_list([{**row, "images": [image(n)]} for n, row in enumerate(whole)], features=Features(kinds))
 
 
 DESCRIBED = (  # one caption with two trajectories, one that some were wrong about, one whose trajectory does not earn

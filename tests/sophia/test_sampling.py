@@ -2,7 +2,7 @@
 
 import pytest
 from datasets import Dataset, Features, Image
-from scripted import Scripted, picture, reds, said
+from scripted import Scripted, image, reds, said
 from scripted_sophia import (
     NAMES,
     WORKED,
@@ -51,10 +51,10 @@ def test_the_worked_example(tmp_path):
 
 
 def test_who_sees_what(tmp_path):
-    """The policy pictures without the question, the reasoner the question without pictures, the rows no caption."""
+    """The policy images without the question, the reasoner the question without images, the rows no caption."""
     names = ["cats", "dogs"]
     parties = policy(), reasoner(dict.fromkeys(names, WORKED))
-    data = made(tmp_path / "s.sqlite", questions(names, pictures={"dogs": 2}), *parties, unselected=True)
+    data = made(tmp_path / "s.sqlite", questions(names, images={"dogs": 2}), *parties, unselected=True)
     captions, trajectories = (party.asked for party in parties)
     assert len(captions) == 2 * 2
     assert all(request.messages == [{"role": "user", "content": CAPTION_PROMPT}] for request in captions)
@@ -90,30 +90,30 @@ NONE_RIGHT = [[wrong(9)] * 8] * 2
 
 
 def test_questions_without_a_row_are_counted(tmp_path):
-    rows = questions(["cats", "dogs", "owls", "bees"], pictures={"dogs": 0}, answers={"owls": ""}, category="counting")
+    rows = questions(["cats", "dogs", "owls", "bees"], images={"dogs": 0}, answers={"owls": ""}, category="counting")
     parties = policy(), reasoner({"cats": ONE_RIGHT, "bees": NONE_RIGHT})
     data = made(tmp_path / "s.sqlite", rows, *parties)
     assert len(data.rows) == data.questions == 0
     assert data.dropped == {
-        "no picture": 1,
+        "no image": 1,
         "the gold answer cannot be used": 1,
         "no caption above the threshold": 1,
         "no right trajectory": 1,
     }
     assert {place_of(request)[0] for request in parties[1].asked} == {"cats", "bees"}
     assert len(parties[0].asked) == 2 * 2  # nobody is asked about what can become nothing
-    assert str(data).splitlines()[:2] == ["kept 0 of 4 questions", "dropped 1: no picture"]
+    assert str(data).splitlines()[:2] == ["kept 0 of 4 questions", "dropped 1: no image"]
     assert data.rows.column_names == ["id", "prompt", "images", "completion", "reward", "caption_reward", "caption"]
 
 
-def test_a_data_set_of_single_pictures(tmp_path):
+def test_a_data_set_of_single_images(tmp_path):
     rows = questions(["cats", "dogs"]).to_list()
     singles = Dataset.from_list(
-        [{**row, "image": picture(0) if "cats" in row["id"] else None} for row in rows],
+        [{**row, "image": image(0) if "cats" in row["id"] else None} for row in rows],
         features=Features({**questions().features, "image": Image()}),
     ).remove_columns("images")
     data = made(tmp_path / "s.sqlite", singles)
-    assert data.dropped == {"no picture": 1}
+    assert data.dropped == {"no image": 1}
     assert data.rows[0]["image"].getpixel((0, 0)) == (0, 0, 0)
 
 
@@ -171,7 +171,7 @@ def test_more_captions_and_trajectories_ask_for_the_missing_alone(tmp_path):
     assert data.rows["id"][:] == ["id of cats#0.3"]
 
 
-def test_pictures_are_copied_undecoded(tmp_path, monkeypatch):
+def test_images_are_copied_undecoded(tmp_path, monkeypatch):
     made(tmp_path / "s.sqlite", unselected=True)
     with monkeypatch.context() as refusing:
         refusing.setattr(Image, "decode_example", None)  # would raise
@@ -246,7 +246,7 @@ def test_what_failed_counts_as_wrong_until_it_is_asked_again(tmp_path):
 
 def test_a_caption_that_failed_is_not_reasoned_about(tmp_path):
     path = tmp_path / "s.sqlite"
-    broken = Scripted(lambda request, times: Failure("the picture is too large") if times else "caption 0 of cats")
+    broken = Scripted(lambda request, times: Failure("the image is too large") if times else "caption 0 of cats")
     asked = reasoner()
     data = made(path, policy_=broken, reasoner_=asked, retries=0)
     assert (data.captions, data.trajectories.total) == (Sampled(2, 0, 1), 8)

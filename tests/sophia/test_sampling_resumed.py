@@ -131,14 +131,14 @@ def test_what_is_out_of_range_is_refused_before_anything_is_asked(tmp_path, sett
 
 
 ASKED = [{"role": "user", "content": "How many cats?"}]
-PICTURE, TEXT = {"type": "image"}, {"type": "text", "text": "How many cats?"}
+IMAGE, TEXT = {"type": "image"}, {"type": "text", "text": "How many cats?"}
 
 
 @pytest.mark.parametrize(
     ("prompt", "plain"),
     [
         ("How many cats?", ASKED),
-        ([{"role": "user", "content": [PICTURE, TEXT]}], ASKED),
+        ([{"role": "user", "content": [IMAGE, TEXT]}], ASKED),
         ([{"role": "user", "content": [TEXT], "tool_calls": None}], ASKED),
         (
             [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many cats?", "name": None}],
@@ -160,7 +160,7 @@ def test_whatever_form_a_prompt_has_its_texts_are_asked_and_trained_on(tmp_path,
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (with_prompt([{"role": "user", "content": [TEXT, PICTURE]}]), "row 'id of cats' has the prompt .*pictures may"),
+        (with_prompt([{"role": "user", "content": [TEXT, IMAGE]}]), "row 'id of cats' has the prompt .*images may"),
         (with_prompt([{**ASKED[0], "name": "Ann"}]), "row 'id of cats' has the prompt .*role and content alone"),
         (with_prompt([{"role": "system", "content": "Be brief."}]), "row 'id of cats' asks nothing: its prompt is"),
         (questions().select([]), "make_off_policy_data: the data set has no rows"),

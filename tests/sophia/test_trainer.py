@@ -36,7 +36,7 @@ EVERYTHING = ["vision", "projector", "language"]
 
 
 def rewarded(n=8, **columns):
-    """Rows with one picture, two pictures or none, and rewards of both signs."""
+    """Rows with one image, two images or none, and rewards of both signs."""
     problems = make_problems(["adding", "counting"], n)
     rows = [
         {"prompt": row["prompt"], "images": row["images"], "completion": plain(solve(problem))}

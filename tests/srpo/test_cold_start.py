@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 from datasets import Dataset
-from scripted import Scripted, picture, questions_of, reds
+from scripted import Scripted, image, questions_of, reds
 from support import sft_trainer
 
 from trl_mmreason.generation import Failure, Sample, SamplingParams
@@ -34,7 +34,7 @@ SCRIPT = {
     "blank": (solved("blank", " "), "7", "answer: no <answer>, or an empty one"),
     "late": ("Well: " + solved("late", "7"), "7", "answer: does not begin with <think>…</think><answer>…</answer>"),
     "tag": (solved("as </reflection> says", "7"), "7", "answer: a tag inside <think> or <answer>"),
-    "broken": (Failure("the picture is too large"), "7", "answer: sampling failed"),
+    "broken": (Failure("the image is too large"), "7", "answer: sampling failed"),
     "no gold": (solved("no gold", "7"), "", "the gold answer cannot be used"),
     "tagged gold": (solved("tagged gold", "7"), "a <think> tag", "the gold answer holds a tag"),
 }
@@ -69,7 +69,7 @@ def questions(names=SCRIPT):
             "id": name,
             "prompt": [{"role": "user", "content": name}],
             "answer": SCRIPT[name][1] if isinstance(SCRIPT[name][1], list) else [SCRIPT[name][1]],
-            "images": [picture(index)] * (index % 3),
+            "images": [image(index)] * (index % 3),
         }
         for index, name in enumerate(SCRIPT)
         if name in names
@@ -151,7 +151,7 @@ def test_the_true_answer_reaches_the_teacher_alone(tmp_path):
         assert parse_reflection_response(completion).first_answer in ("7", "8", r"It is $\boxed{7.0}$.")
 
 
-def test_every_party_sees_question_and_pictures(tmp_path):
+def test_every_party_sees_question_and_images(tmp_path):
     parties = policy(), scorer(wrong=5), teacher()
     with Store(tmp_path / "s.sqlite") as store:
         make_reflections(
@@ -172,7 +172,7 @@ def test_every_party_sees_question_and_pictures(tmp_path):
     assert reds(solve.images) == reds(rate.images) == reds(reflect.images) == [1]
 
 
-def test_a_scorer_that_reads_text_only_is_shown_no_pictures(tmp_path):
+def test_a_scorer_that_reads_text_only_is_shown_no_images(tmp_path):
     rate = scorer(wrong=5)
     made(tmp_path / "s.sqlite", ["wrong"], scorer=rate, scorer_sees_images=False, right_share=0)
     [asked] = rate.asked

@@ -41,7 +41,7 @@ def test_null_on_the_command_line_means_no_prompt(tmp_path):
         ({"filter_min_accuracy": 0.9, "filter_max_accuracy": 0.1}, "0 and 1 switch the filter off"),
         ({"filter_max_accuracy": 1.5}, "filter_min_accuracy=0.1 and filter_max_accuracy=1.5, expected 0 <= "),
         ({"filter_min_accuracy": float("nan")}, "filter_min_accuracy=nan"),
-        ({"remove_unused_columns": True}, "removes pictures and answers"),
+        ({"remove_unused_columns": True}, "removes images and answers"),
         ({"target_response_tokens": 100, "max_response_tokens": 200, "max_ratio": 3.0}, "max_ratio=3.0 were set too"),
     ],
 )

@@ -40,7 +40,7 @@ def test_the_paper_s_prompts_are_whole():
 def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
     """Words and digest of B.3's text without bold type; white space does not count.
 
-    Two places differ: the teacher is not told the picture's address, and two full stops stand where the text at hand
+    Two places differ: the teacher is not told the image's address, and two full stops stand where the text at hand
     has a damaged "...</think>...".
     """
     assert words_and_digest(prompt) == (words, digest)

@@ -23,7 +23,7 @@ WITHOUT_SECOND_THOUGHT = FULL.replace("<think>3+4=7</think>\n", "")
 
 
 def reflections(n=8, completion=FULL):
-    """Rows with a picture, two pictures or none, as `mmreason reflect` writes them."""
+    """Rows with an image, two images or none, as `mmreason reflect` writes them."""
     return [
         {"prompt": row["prompt"], "images": row["images"], "completion": completion, "rating": 5.0}
         for row in drawn_rows(n)
@@ -60,7 +60,7 @@ def test_the_loss_is_the_cross_entropy_of_these_tokens(family, checkpoints, tmp_
     assert changed_weights(trainer.model, before)
 
 
-def test_rows_without_pictures_may_have_none_or_no_column(checkpoints, tmp_path):
+def test_rows_without_images_may_have_none_or_no_column(checkpoints, tmp_path):
     def losses(rows):
         trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
         trainer.train()
@@ -110,7 +110,7 @@ def test_text_outside_the_tags_is_refused_without_a_second_thought_too(completio
     assert ReflectionSFTTrainer.problem_of(WITHOUT_SECOND_THOUGHT) is None
 
 
-def test_a_column_of_single_pictures(checkpoints, tmp_path):
+def test_a_column_of_single_images(checkpoints, tmp_path):
     rows = [{**row, "image": row.pop("images")[0]} for row in reflections(24)[::3]]
     batch = next(iter(sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows).get_train_dataloader()))
     assert len(batch["image_grid_thw"]) == 8

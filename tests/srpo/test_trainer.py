@@ -51,7 +51,7 @@ def step(trainer, texts):
 
 
 def test_a_step_with_every_family(family, checkpoints, rows, tmp_path):
-    """A picture, two pictures or none a row; what is sampled is random, so the form is what earns."""
+    """An image, two images or none a row; what is sampled is random, so the form is what earns."""
     trainer = srpo_trainer(checkpoints(family), tmp_path, rows, max_completion_length=24, max_steps=2)
     before = weights_of(trainer.model)
     texts = [KEPT, WRONG, "8", CORRECTED] * 2
@@ -153,7 +153,7 @@ def test_a_system_message_of_the_row_is_not_overwritten(checkpoints, tmp_path):
     assert step(kept, [KEPT] * 8)["acc_t1"] == 1
 
 
-def test_a_lost_picture_of_a_raw_data_set_is_named(checkpoints, tmp_path):
+def test_a_lost_image_of_a_raw_data_set_is_named(checkpoints, tmp_path):
     rows = [{**ROW, "images": [str(tmp_path / "lost.png")]}] * 2
     trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     with pytest.raises(FileNotFoundError, match=r"lost\.png' does not exist here .*load_rows, which checks all rows"):
@@ -168,7 +168,7 @@ def test_the_vision_encoder_can_be_frozen(family, checkpoints, rows, tmp_path, l
     trainer = srpo_trainer(
         checkpoints(family),
         tmp_path,
-        [{**rows[0], "answer": "7"}] * 8,  # with a picture
+        [{**rows[0], "answer": "7"}] * 8,  # with an image
         freeze_vision_encoder=True,
         trainer_kwargs={"peft_config": lora_config if lora else None},
     )

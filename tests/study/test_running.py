@@ -59,11 +59,11 @@ def test_answers_to_other_questions_are_refused(done, tmp_path):
 
 def test_an_arm_may_log_the_same_under_another_name(tmp_path):
     ours, theirs = [{"step": 1, "ours": 0.5}, {"step": 2, "ours": 0.7}], [{"step": 1, "b": 0.1}, {"step": 2, "b": 0.9}]
-    pictures = []
+    images = []
     for histories in ({"ours": [ours]}, {"ours": [ours], "theirs": [theirs]}):
         draw_histories(histories, {("ours", "b"): ("Right", "share")}, tmp_path / "curves.png")
-        pictures.append((tmp_path / "curves.png").read_bytes())
-    assert pictures[0] != pictures[1]
+        images.append((tmp_path / "curves.png").read_bytes())
+    assert images[0] != images[1]
 
 
 def test_seeds_that_log_at_different_steps_have_one_curve():
@@ -80,11 +80,11 @@ def test_seeds_that_log_at_different_steps_have_one_curve():
 def test_every_arm_has_a_curve(tmp_path, arms):
     """There are more arms than colours."""
     histories = {f"arm {n}": [[{"step": step, "loss": n} for step in (1, 2)]] for n in range(arms)}
-    pictures = []
+    images = []
     for drawn in (histories, dict(list(histories.items())[:-1])):
         draw_histories(drawn, {"loss": ("Loss", "nats")}, tmp_path / "curves.png")
-        pictures.append((tmp_path / "curves.png").read_bytes())
-    assert pictures[0] != pictures[1]
+        images.append((tmp_path / "curves.png").read_bytes())
+    assert images[0] != images[1]
 
 
 def test_the_arms_sample_as_much():

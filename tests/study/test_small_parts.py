@@ -103,7 +103,7 @@ def test_self_evolution_in_small(tmp_path):
 
 
 def remember(folder, rows, **made):
-    """A policy that knows a few conversations by heart: messages, picture → what it says."""
+    """A policy that knows a few conversations by heart: messages, image → what it says."""
     model, processor = build_model("qwen2_5_vl", "test", **made)
     model.save_pretrained(folder / "base")
     processor.save_pretrained(folder / "base")
@@ -235,7 +235,7 @@ def test_sophia_in_small(tmp_path, monkeypatch):
     arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
     args.arms = {**arms, "grpo": {"grpo": True}}
     rows = []
-    problems = make_problems(["adding"], 6, seed=2)  # these very pictures, captions of four, and their solutions
+    problems = make_problems(["adding"], 6, seed=2)  # these very images, captions of four, and their solutions
     rows += [([user(DESCRIBE)], problem.image, caption(problem)) for problem in problems[:4]]
     rows += [(problem.prompt, problem.image, plain(solve(problem))) for problem in problems]
     remember(tmp_path / "seed-0", rows, in_steps=True)

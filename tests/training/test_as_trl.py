@@ -32,9 +32,9 @@ def test_top_entropy_quantile_makes_trls_updates(checkpoints, rows, tmp_path):
     as the learning rate. There are many of them when few tokens carry loss; after some steps other tokens are sampled.
     """
     settings = {"top_entropy_quantile": 0.2, "max_completion_length": 12, "max_steps": 3}
-    pictured = [row for row in rows if len(row["images"]) == 1]
+    with_images = [row for row in rows if len(row["images"]) == 1]
     ours, theirs = (
-        train(kind, checkpoints("qwen2_5_vl"), tmp_path, pictured, optim="sgd", learning_rate=0.1, **settings)
+        train(kind, checkpoints("qwen2_5_vl"), tmp_path, with_images, optim="sgd", learning_rate=0.1, **settings)
         for kind in (GroupGRPOTrainer, GRPOTrainer)
     )
     assert_weights(ours.model, theirs.model, atol=1e-7)

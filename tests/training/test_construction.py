@@ -155,9 +155,9 @@ def test_a_completion_that_is_not_one_message_of_the_assistant_is_refused(roles)
         completion_text(messages, "row 1")
 
 
-def test_a_completion_with_a_picture_is_refused():
+def test_a_completion_with_an_image_is_refused():
     parts = [{"type": "text", "text": "a"}, {"type": "image"}]
-    with pytest.raises(ValueError, match="completion of row 1 is .* expected text alone, no pictures"):
+    with pytest.raises(ValueError, match="completion of row 1 is .* expected text alone, no images"):
         completion_text([{"role": "assistant", "content": parts}], "row 1")
 
 

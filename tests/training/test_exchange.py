@@ -15,14 +15,14 @@ LENGTHS = [[9, 3, 8, 7], [4, 2, 5, 6]]
 
 
 def micro_batches(lengths):
-    """Two rows each; a prompt of one token, completions as wide as the longest here, 0 to 2 pictures as Qwen's."""
+    """Two rows each; a prompt of one token, completions as wide as the longest here, 0 to 2 images as Qwen's."""
     made = []
     for start in range(0, len(lengths), 2):
         width, shown = max(lengths) - 1, lengths[start : start + 2]
         mask = (torch.arange(width) < torch.tensor(shown).unsqueeze(1) - 1).long()
-        pictures = [length % 3 for length in shown]
-        grids = [[1, 1, length] for length, count in zip(shown, pictures, strict=True) for _ in range(count)]
-        patches = [float(length) for length, count in zip(shown, pictures, strict=True) for _ in range(count * length)]
+        images = [length % 3 for length in shown]
+        grids = [[1, 1, length] for length, count in zip(shown, images, strict=True) for _ in range(count)]
+        patches = [float(length) for length, count in zip(shown, images, strict=True) for _ in range(count * length)]
         prompt = torch.tensor(shown).unsqueeze(1)
         made.append(
             {
@@ -36,7 +36,7 @@ def micro_batches(lengths):
                 "mm_token_type_ids": torch.cat([prompt, mask], dim=1),
                 "pixel_values": torch.tensor(patches).unsqueeze(1),
                 "image_grid_thw": torch.tensor(grids, dtype=torch.long).view(-1, 3),
-                "num_images": pictures,
+                "num_images": images,
                 "num_items_in_batch": torch.tensor(7),
                 "old_per_token_logps": None,
             }
@@ -98,9 +98,9 @@ def test_rows_change_the_process_with_all_their_fields(window, differ, expected)
             ]
             assert batch["advantages"].tolist() == lengths
             assert batch["kl_coefs"].tolist() == ids  # a value per token, as those here
-            pictures = [length % 3 for length in lengths]
-            assert batch["num_images"] == pictures
-            shown = [length for length, count in zip(lengths, pictures, strict=True) for _ in range(count)]
+            images = [length % 3 for length in lengths]
+            assert batch["num_images"] == images
+            shown = [length for length, count in zip(lengths, images, strict=True) for _ in range(count)]
             assert batch["image_grid_thw"][:, 2].tolist() == shown
             assert batch["pixel_values"].squeeze(1).tolist() == [length for length in shown for _ in range(length)]
             assert (batch["num_items_in_batch"], batch["old_per_token_logps"]) == (torch.tensor(7), None)

@@ -16,7 +16,7 @@ GROUP = 4
 
 @pytest.fixture
 def prompts(rows):
-    """Three groups, with one picture, with two and with none; pictures are objects of their own in each row."""
+    """Three groups, with one image, with two and with none; images are objects of their own in each row."""
     repeated = [drawn_rows(3)[question] for question in range(3) for _ in range(GROUP)]
     return [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in repeated]
 
@@ -43,8 +43,8 @@ def test_rows_are_tokenised_as_trl_does_it_all_at_once(family, checkpoints, rows
 
 
 @pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILY_NAMES))
-def test_scored_pictures_are_those_that_trl_processes_again(family, checkpoints, rows, prompts, tmp_path):
-    """With picture, pictures and none in one batch, as what TRL gives the model besides ids."""
+def test_scored_images_are_those_that_trl_processes_again(family, checkpoints, rows, prompts, tmp_path):
+    """With image, images and none in one batch, as what TRL gives the model besides ids."""
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows)
     processor = trainer.processing_class
     _, images, grouped = trainer._tokenize_prompts(prompts)
@@ -109,7 +109,7 @@ def test_prompts_with_tools_are_left_to_trl(option, checkpoints, rows, prompts, 
     assert trainer._tokenize_prompts(prompts) == (len(prompts), None, {})
 
 
-def test_beams_search_from_each_row_with_its_pictures(checkpoints, rows, prompts, tmp_path):
+def test_beams_search_from_each_row_with_its_images(checkpoints, rows, prompts, tmp_path):
     """TRL's path, as beams have rows of their own."""
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     trainer.generation_config.num_beams = 2  # which the configuration refuses
@@ -120,7 +120,7 @@ def test_beams_search_from_each_row_with_its_pictures(checkpoints, rows, prompts
     assert found[0] == found[1]
 
 
-def test_equal_questions_about_different_pictures_are_two_prompts():
+def test_equal_questions_about_different_images_are_two_prompts():
     first, second, _ = drawn_rows(3)
     asked = [prepare_multimodal_messages(first["prompt"], images=row["images"][:1]) for row in (first, second)]
     assert GroupPrompts(lambda given: ([[1]], None, {}), asked).place == [0, 1]

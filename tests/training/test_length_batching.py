@@ -23,7 +23,7 @@ SGD = {"optim": "sgd", "learning_rate": 0.01, "max_grad_norm": 0.0}
 
 
 def long_and_short(name, n=16):
-    """Rows with one picture, two pictures or none, one of them wide, and completions of very different lengths."""
+    """Rows with one image, two images or none, one of them wide, and completions of very different lengths."""
     rows = drawn_rows(n)
     rows[3]["images"] = [Image.new("RGB", (168, 56), "red")]
     return [
@@ -42,7 +42,7 @@ def trainer_for(name, model, folder, **settings):
 
 
 def collate_one(rows):
-    """A row of so many tokens; a picture of two patches in those of even length."""
+    """A row of so many tokens; an image of two patches in those of even length."""
     (length,) = rows
     row = {"input_ids": torch.full((1, length), length), "attention_mask": torch.ones(1, length, dtype=torch.long)}
     row["labels"] = torch.full((1, length // 2), length)
@@ -63,7 +63,7 @@ def test_the_longest_rows_of_an_optimizer_step_come_first(side):
     assert made[1]["input_ids"].tolist() == padded[side]
     assert made[1]["attention_mask"].sum(1).tolist() == [5, 4, 3]
     assert [batch["pixel_values"][:, 0].tolist() for batch in made[:2]] == [[8, 8], [4, 4]]
-    assert "pixel_values" not in made[2]  # its row has no picture
+    assert "pixel_values" not in made[2]  # its row has no image
     assert [row[row != -100].tolist() for row in made[1]["labels"]] == [[5, 5], [4, 4], [3]]
 
 

@@ -90,7 +90,7 @@ def test_a_miniature_s_card_says_so_and_names_method_data_and_results(trained):
 
 
 @pytest.mark.full
-def test_the_example_of_a_card_shows_a_picture_and_prints_both_answers(trained):
+def test_the_example_of_a_card_shows_an_image_and_prints_both_answers(trained):
     code = trained.text.split("```python\n")[1]
     assert repr(SYSTEM) in code
     assert code.count("print(") == 2
@@ -98,7 +98,7 @@ def test_the_example_of_a_card_shows_a_picture_and_prints_both_answers(trained):
 
 
 @pytest.mark.full
-def test_the_example_of_another_model_draws_its_own_picture(checkpoints, tmp_path):
+def test_the_example_of_another_model_draws_its_own_image(checkpoints, tmp_path):
     """The family's processor loads without torchvision, which readers have and the tests do not."""
     model, processor = build_model("llava_next")
     delattr(model.config, MINIATURE_RECORD)
@@ -153,7 +153,7 @@ def test_a_base_model_is_a_hub_id_or_that_of_the_folder_s_own_card(tmp_path):
     ("mark", "rows", "asked"),
     [
         (True, make_dataset("bar_chart", 4), "make_problem('bar_chart', 0"),  # saved by others under another name
-        (False, make_dataset("bar_chart", 4), 'question = "What does the picture show?"'),
+        (False, make_dataset("bar_chart", 4), 'question = "What does the image show?"'),
         (True, Dataset.from_list(drawn_rows(4)), None),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from support import (
-    PICTURE_FIELDS,
+    IMAGE_FIELDS,
     ParityGrader,
     adapo_config,
     adapo_trainer,
@@ -114,10 +114,10 @@ def test_a_column_of_completions_stays():
 
 def test_scores_are_those_of_trl_in_passes_of_any_size(family, checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows)
-    batch = prepared_batch(trainer, rows[:8])  # one picture, two, none, one, two, none, one, two
+    batch = prepared_batch(trainer, rows[:8])  # one image, two, none, one, two, none, one, two
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-    fields = {name: batch[name] for name in PICTURE_FIELDS if name in batch}
+    fields = {name: batch[name] for name in IMAGE_FIELDS if name in batch}
     kept, columns = batch["completion_mask"].shape[1], []
     score = partial(GRPOTrainer._get_per_token_logps_and_entropies, trainer, trainer.model)
 

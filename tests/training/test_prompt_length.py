@@ -14,8 +14,8 @@ from trl_mmreason.training.prompt_length import prompt_length, without_overlong_
 
 
 def asked(words, *sizes, **columns):
-    pictures = [Image.new("RGB", size, "white") for size in sizes]
-    return {"prompt": [{"role": "user", "content": words}], "images": pictures, **columns}
+    images = [Image.new("RGB", size, "white") for size in sizes]
+    return {"prompt": [{"role": "user", "content": words}], "images": images, **columns}
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def warnings(caplog):
     return lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_a_picture_counts_as_its_tokens(processor):
+def test_an_image_counts_as_its_tokens(processor):
     """Patches of 14 pixels, merged two by two: 56 × 112 pixels are 2 × 4 tokens, between a beginning and an end."""
     words = prompt_length(asked("How many?"), processor)
     assert prompt_length(asked("How many?", (56, 112)), processor) == words + 2 * 4 + 2
@@ -33,7 +33,7 @@ def test_a_picture_counts_as_its_tokens(processor):
 
 
 def test_it_is_what_the_policy_reads(family, checkpoints, tmp_path):
-    """TRL's own tokens of the prompt, with the actor's prompt, for none, one and two pictures."""
+    """TRL's own tokens of the prompt, with the actor's prompt, for none, one and two images."""
     rows = drawn_rows(3)
     args = SelfEvolutionConfig(str(tmp_path), **SMALL_RUN, judge=False, actor_prompt="Think first.")
     trainer = SelfEvolutionTrainer(checkpoints(family), args=args, train_dataset=Dataset.from_list(rows))
@@ -102,7 +102,7 @@ def test_every_trainer_of_rollouts_leaves_them_out(checkpoints, tmp_path, proces
 
 
 def kept_of_five(model):
-    """Of five prompts every second has a picture more than is allowed."""
+    """Of five prompts every second has an image more than is allowed."""
     state, (_, processor) = PartialState(cpu=True), load(model)
     assert state.num_processes == 2
     rows = Dataset.from_list([asked("How many?", *[(56, 56)] * (1 + k % 2), id=str(k)) for k in range(5)])

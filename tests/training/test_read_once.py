@@ -10,7 +10,7 @@ from trl_mmreason.training.read_once import RowsReadOnce
 
 @pytest.fixture
 def read(monkeypatch):
-    """Counts the pictures that are decoded."""
+    """Counts the images that are decoded."""
     decoded = []
     decode = Image.decode_example
 
@@ -24,7 +24,7 @@ def read(monkeypatch):
 
 @pytest.fixture
 def stored():
-    """Four rows: with one picture, with two, with none, with one."""
+    """Four rows: with one image, with two, with none, with one."""
     return Dataset.from_list(drawn_rows(4)).cast_column("images", List(Image()))
 
 
@@ -37,7 +37,7 @@ def test_a_batch_is_what_the_data_set_gives(stored):
 
 def test_a_row_is_read_once_a_batch_and_equal_batches_in_a_row_once(stored, read):
     stored.__getitems__([1])
-    twice = len(read)  # as often as `datasets` decodes the two pictures of one row
+    twice = len(read)  # as often as `datasets` decodes the two images of one row
     read.clear()
     rows = RowsReadOnce(stored)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_a_trainer_gets_the_batches_of_trls(workers, checkpoints, stored, tmp_pa
     assert found[0][0] == found[0][3]  # two micro-batches, each trained on twice
 
 
-def test_a_trainer_decodes_a_rollouts_pictures_once(checkpoints, stored, read, tmp_path):
+def test_a_trainer_decodes_a_rollouts_images_once(checkpoints, stored, read, tmp_path):
     """Four groups of four rows are asked for, in each of the four steps that are trained on them."""
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, stored, steps_per_generation=2, num_iterations=2)
     read.clear()

@@ -104,9 +104,9 @@ def test_what_the_user_says_carries_no_loss_kl_or_entropy(family, checkpoints, r
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     names = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
-    pictures = {name: batch[name] for name in names if name in batch}
+    images = {name: batch[name] for name in names if name in batch}
     _, entropies, _ = trainer._get_per_token_logps_and_entropies(
-        trainer.model, ids, attention, asked.shape[1], compute_entropy=True, **pictures
+        trainer.model, ids, attention, asked.shape[1], compute_entropy=True, **images
     )
     assert logged["entropy"] == pytest.approx(entropies[kept].mean().item(), rel=1e-5)
 
@@ -124,7 +124,7 @@ def completion_logits(trainer, batch):
 
 
 def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoints, rows, tmp_path):
-    """Greedy tokens are the most likely ones of the training pass: positions, pictures and token types are right."""
+    """Greedy tokens are the most likely ones of the training pass: positions, images and token types are right."""
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, filter_truncated=False)
     trainer.generation_config.do_sample = False  # which the configuration refuses
     batch = prepared_batch(trainer)
@@ -189,24 +189,24 @@ def learns_something(trainer):
     return bool(changed_weights(trainer.model, before))
 
 
-def test_questions_without_pictures(family, checkpoints, rows, tmp_path):
+def test_questions_without_images(family, checkpoints, rows, tmp_path):
     text_only = [{"prompt": row["prompt"], "answer": row["answer"]} for row in rows]
     trainer = adapo_trainer(checkpoints(family), tmp_path, text_only, filter_zero_advantage=False)
     assert learns_something(trainer)
     assert trainer.state.log_history[0]["length_t2"] > 0
 
 
-def test_pictures_that_stand_in_the_messages(family, checkpoints, rows, tmp_path):
+def test_images_that_stand_in_the_messages(family, checkpoints, rows, tmp_path):
     """The loss sees what generation saw: the same log-probabilities as with an `images` column."""
-    pictured = [row for row in rows if len(row["images"]) == 1][:2] * 4
+    with_images = [row for row in rows if len(row["images"]) == 1][:2] * 4
     inside = [
         {**row, "prompt": [{"role": "user", "content": [{"type": "image", "image": row["images"][0]}, *written(row)]}]}
-        for row in pictured
+        for row in with_images
     ]
     for row in inside:
         del row["images"]
     losses = []
-    for given in (pictured, inside):
+    for given in (with_images, inside):
         trainer = adapo_trainer(checkpoints(family), tmp_path, rows, beta=0.1, filter_truncated=False)
         batch = prepared_batch(trainer, given)
         batch["ref_per_token_logps"] = batch["ref_per_token_logps"] - 1.0  # makes the loss depend on the logps
@@ -218,7 +218,7 @@ def written(row):
     return [{"type": "text", "text": row["prompt"][0]["content"]}]
 
 
-def test_no_picture_may_be_written_as_none(checkpoints, rows, tmp_path):
+def test_no_image_may_be_written_as_none(checkpoints, rows, tmp_path):
     empty = [{**row, "images": None} for row in rows[:8]]
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     assert "pixel_values" not in prepared_batch(trainer, empty)
@@ -256,8 +256,8 @@ def test_the_group_size_of_evaluation_is_used_in_evaluation(checkpoints, rows, t
     assert asked == [2, 1]
 
 
-def test_a_picture_is_never_sampled(family, checkpoints, rows, tmp_path):
-    """A policy that wants to write picture placeholders would break the next forward pass."""
+def test_an_image_is_never_sampled(family, checkpoints, rows, tmp_path):
+    """A policy that wants to write image placeholders would break the next forward pass."""
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, filter_truncated=False)
     image = trainer.model.config.image_token_id
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Supervised trainers on text-only policies: rows of `load_rows` have a column of pictures, which is empty."""
+"""Supervised trainers on text-only policies: rows of `load_rows` have a column of images, which is empty."""
 
 import pytest
 from every_trainer import DPO, GRPO, TRAINERS, make, rows_of
@@ -28,7 +28,7 @@ def text_rows(name):
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
-def test_rows_without_pictures_train(name, policy, tmp_path):
+def test_rows_without_images_train(name, policy, tmp_path):
     trainer = make(name, policy, tmp_path, rows=text_rows(name), **OWN.get(name, {}))
     before = weights_of(trainer.model)
     trainer.train()
@@ -48,6 +48,6 @@ def test_the_loss_covers_the_completions_and_is_that_of_rows_without_the_column(
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
-def test_a_row_with_a_picture_is_refused(name, policy, tmp_path):
-    with pytest.raises(ValueError, match=f"{name}: row 0 has a picture, which a text-only policy cannot see"):
+def test_a_row_with_an_image_is_refused(name, policy, tmp_path):
+    with pytest.raises(ValueError, match=f"{name}: row 0 has an image, which a text-only policy cannot see"):
         make(name, policy, tmp_path, **OWN.get(name, {}))

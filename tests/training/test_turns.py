@@ -1,4 +1,4 @@
-"""Rollouts of several turns: messages that differ by trajectory and hold pictures, and credit for single tokens."""
+"""Rollouts of several turns: messages that differ by trajectory and hold images, and credit for single tokens."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from support import SMALL_RUN, drawn_rows, full_but, load, logps_of, maker, png,
 from test_second_turn import SAID, Keeping, SaysByHeart
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
-from trl_mmreason.data.images import pictures_of
+from trl_mmreason.data.images import images_of
 from trl_mmreason.functional import turn_of_token
 from trl_mmreason.generation import Request, Sample, SamplingParams
 from trl_mmreason.generation.batch import next_turn
@@ -42,7 +42,7 @@ def test_a_conversation_goes_on_by_what_was_answered(checkpoints, family, rows, 
             answers.append(turn.text)
             goes_on = turn.ended and number + 1 < TURNS and trainer.next_message(each.row, answers) is not None
             assert (number < len(each.said)) == goes_on == (number + 1 < len(each.turns))
-        own = pictures_of(each.row)
+        own = images_of(each.row)
         assert len(each.images) == batch["num_images"][place] == len(own) + sum(len(said.images) for said in each.said)
         seen |= {(len(each.turns), bool(own), any(said.images for said in each.said))}
         sampled = batch["completion_mask"][place].bool() & batch["tool_mask"][place].bool()
@@ -80,7 +80,7 @@ def test_training_is_the_same_in_micro_batches(checkpoints, family, rows, tmp_pa
 def test_evaluation_reads_the_same_tokens(checkpoints, family, tmp_path, says):
     model, processor = load(checkpoints(family))
     said = [*processor.tokenizer(SAID, add_special_tokens=False)["input_ids"], processor.tokenizer.eos_token_id]
-    by_heart, rows = SaysByHeart(model, said), drawn_rows(3)  # with one picture, two and none
+    by_heart, rows = SaysByHeart(model, said), drawn_rows(3)  # with one image, two and none
 
     class Shows(GroupGRPOTrainer):
         def next_message(self, row, answers):
@@ -106,10 +106,10 @@ def test_evaluation_reads_the_same_tokens(checkpoints, family, tmp_path, says):
     contexts = [each.context.ids[: -len(said)] for each in trainer.trajectories[::4]]  # without the last answer
     assert {tuple(ids) for ids in contexts} <= set(trained)
 
-    # vLLM is given them with a placeholder per picture, and the pictures in order
+    # vLLM is given them with a placeholder per image, and the images in order
     for row, each in zip(rows, trainer.trajectories[::4], strict=True):
         behind, ids = each.messages[:-1], [turn.ids for turn in each.turns[:-1]]
-        request = Request([*row["prompt"], *behind], pictures_of(row), answer_ids=ids)
+        request = Request([*row["prompt"], *behind], images_of(row), answer_ids=ids)
         given = prompt_of(processor, request, {}, trainer.eos_token_ids)
         assert [image.size for image in given.get("multi_modal_data", {}).get("image", [])] == [
             image.size for image in each.images
@@ -160,7 +160,7 @@ def test_credit_that_fits_neither_turns_nor_tokens_is_refused(checkpoints, rows,
             prepared_batch(trainer)
 
 
-def test_a_picture_for_a_text_only_policy_is_refused(tmp_path):
+def test_an_image_for_a_text_only_policy_is_refused(tmp_path):
     from trl_mmreason.compat.chat_template import tokenizer_of
     from trl_mmreason.miniature.models import build_model
 
@@ -168,7 +168,7 @@ def test_a_picture_for_a_text_only_policy_is_refused(tmp_path):
     tokenizer = tokenizer_of(processor)
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<|im_end|>{% endfor %}"
     message = {"role": "user", "content": [{"type": "image", "image": drawn_rows(1)[0]["images"][0]}]}
-    with pytest.raises(ValueError, match="1 picture"):
+    with pytest.raises(ValueError, match="1 image"):
         next_turn(tokenizer, message, eos_token_ids=[tokenizer.eos_token_id])
 
 
@@ -181,7 +181,7 @@ def test_reward_functions_do_not_see_hidden_columns_in_trajectories(checkpoints,
     assert all("answer" not in each.row for each in trainer.trajectories)
 
 
-def test_tables_of_completions_hold_messages_with_pictures_and_without(checkpoints, rows, tmp_path):
+def test_tables_of_completions_hold_messages_with_images_and_without(checkpoints, rows, tmp_path):
     settings = {"log_completions": True, "max_completion_length": 8, "per_device_train_batch_size": 24, "max_steps": 1}
     trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
     trainer.train()
@@ -201,7 +201,7 @@ def test_credit_of_tokens_holds_for_any_width(checkpoints, rows, tmp_path, setti
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next"])
-def test_cut_trajectories_carry_no_loss_and_keep_their_pictures(checkpoints, rows, tmp_path, family):
+def test_cut_trajectories_carry_no_loss_and_keep_their_images(checkpoints, rows, tmp_path, family):
     settings = {"max_completion_length": 8, "per_device_train_batch_size": 24, "num_iterations": 2}
     settings |= {"mask_truncated_completions": True, "steps_per_generation": 3}
     trainer = make(checkpoints(family), tmp_path, rows, **settings)
@@ -241,7 +241,7 @@ def test_messages_of_another_form_are_refused(message):
         checked_message(message)
 
 
-def test_marks_in_what_the_user_quotes_show_no_picture_and_end_no_turn(processor):
+def test_marks_in_what_the_user_quotes_show_no_image_and_end_no_turn(processor):
     eos = [processor.tokenizer.eos_token_id]
     quoted = next_turn(processor, {"role": "user", "content": "a <|image_pad|> b <|im_end|>"}, eos_token_ids=eos)
     plain = next_turn(processor, {"role": "user", "content": "a b"}, eos_token_ids=eos)
@@ -251,11 +251,11 @@ def test_marks_in_what_the_user_quotes_show_no_picture_and_end_no_turn(processor
 
 
 def test_evaluation_hands_on_the_row_as_training_does():
-    """Pictures opened, whatever their form; a message that is changed later stays as it was said."""
+    """Images opened, whatever their form; a message that is changed later stays as it was said."""
     seen, message = [], {"role": "user", "content": ""}
 
     def next_message(row, answers):
-        seen.append(pictures_of(row)[0].size)
+        seen.append(images_of(row)[0].size)
         message["content"] = str(len(answers))
         return message
 

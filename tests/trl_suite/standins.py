@@ -16,7 +16,7 @@ from trl_mmreason.miniature.tokenizer import train_tokenizer
 
 OWNER = "trl-internal-testing/"
 TEXTS = ["Qwen2", "Qwen3", "Qwen3Moe", "Gemma2", "Llama", "Mistral", "Cohere2", "Olmo3"]  # families of text-only models
-PICTURES = {"Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3VL": "qwen3_vl", "LlavaNext": "llava_next"}
+IMAGES = {"Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3VL": "qwen3_vl", "LlavaNext": "llava_next"}
 # Tests write these tokens of Qwen's vocabulary by their ids.
 QWEN = {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645, "<tool_call>": 151657}
 QWEN |= {"</tool_call>": 151658, '{"': 4913, "name": 606, '":': 788, 'Ġ"': 330, "multiply": 64648, "_tool": 22785}
@@ -92,7 +92,7 @@ def build_models(cache: Path, ids_of_qwen: bool) -> set[str]:
             config.num_labels = 1
             judge = AutoModelForSequenceClassification.from_config(config)
             save(f"tiny-{family}ForSequenceClassification{version}", judge, tokenizer)
-    for name, family in PICTURES.items():
+    for name, family in IMAGES.items():
         save(f"tiny-{name}ForConditionalGeneration", *build_model(family))
     return names
 

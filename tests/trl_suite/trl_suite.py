@@ -19,7 +19,7 @@ from standins import build_models, load_dataset
 
 from trl_mmreason.compat.precision import settle_on_cpu
 from trl_mmreason.training.checkpoint import CheckpointRestoreMixin
-from trl_mmreason.training.construction import load_policy_processor, prepare_models, with_pictures
+from trl_mmreason.training.construction import load_policy_processor, prepare_models, with_images
 from trl_mmreason.training.grpo import GroupGRPOTrainer
 from trl_mmreason.training.length_batching import LengthBatchingMixin
 from trl_mmreason.training.reference import reference_from_policy
@@ -44,7 +44,7 @@ class Supervised(CheckpointRestoreMixin, LengthBatchingMixin, trl.SFTTrainer):
         super().__init__(*args, **kwargs)
         self.model_accepts_loss_kwargs = True
         self._collates_as_trl = type(self.data_collator).__name__ == "DataCollatorForVisionLanguageModeling"
-        self.data_collator = with_pictures(self.data_collator)
+        self.data_collator = with_images(self.data_collator)
         prepare_models(self)
 
 
@@ -56,7 +56,7 @@ class Preferring(CheckpointRestoreMixin, trl.DPOTrainer):
             kwargs["processing_class"] = load_policy_processor(model, args)
         with reference_from_policy(model, args or trl.DPOConfig("DPO"), kwargs.get("peft_config")):
             super().__init__(model, ref_model, args, **kwargs)
-        self.data_collator = with_pictures(self.data_collator)
+        self.data_collator = with_images(self.data_collator)
         prepare_models(self)
 
 

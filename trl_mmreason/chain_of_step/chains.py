@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from ..data.images import pictures_of
+from ..data.images import images_of
 from ..data.rows import Row
 from ..generation.engine import SamplingParams
 from ..jobs.questions import image_digests
@@ -26,7 +26,7 @@ SAMPLING_PARAMS = SamplingParams(temperature=1.0, top_p=0.95)
 CHAIN_PROBLEMS = ("no_chain", "no_step", "no_answer", "malformed")
 """None of the template's tokens; an answer without a step; steps without an answer; anything else."""
 
-_WORDS = ("id", "prompt", "answer", "choices")  # columns of a question that need no picture to be decoded
+_WORDS = ("id", "prompt", "answer", "choices")  # columns of a question that need no image to be decoded
 
 
 class ProcessReward(Protocol):
@@ -178,7 +178,7 @@ def score_paths(
 def scorable_rows(rows: Sequence[Row], paths: Sequence[ReadPath]) -> list[Row]:
     """Rows for a process reward model, one for each path; {} where nothing can be scored."""
     return [
-        {"prompt": row["prompt"], "images": pictures_of(row), "completion": text} if (text := path.scorable) else {}
+        {"prompt": row["prompt"], "images": images_of(row), "completion": text} if (text := path.scorable) else {}
         for row, path in zip(rows, paths, strict=True)
     ]
 
@@ -199,7 +199,7 @@ def with_ids(questions: Dataset) -> Dataset:
 
 
 def question_digests(questions: Dataset) -> list[str]:
-    """Return a digest of each question's words and pictures."""
+    """Return a digest of each question's words and images."""
     words = questions.select_columns([name for name in _WORDS if name in questions.column_names])
     digests = zip(words, image_digests(questions), strict=True)
     return [hashlib.sha256(f"{row}{image or ''}".encode()).hexdigest()[:16] for row, image in digests]

@@ -78,7 +78,7 @@ class ProcessRewardConfig(SFTConfig):
         num_train_epochs: epochs, 2; TRL's own default is 3.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
         weight_decay: weight decay, 0.05; TRL's own default is 0.
-        max_length: must be `None`, as a cut row would lose steps or, worse, part of a picture.
+        max_length: must be `None`, as a cut row would lose steps or, worse, part of an image.
         remove_unused_columns: must be False: labels are columns.
     """
 
@@ -102,7 +102,7 @@ class ProcessRewardConfig(SFTConfig):
                     f"ProcessRewardConfig: {name}={getattr(self, name)!r} has no meaning for a process reward model, "
                     f"whose rows are scored whole and one by one; leave it {required!r}."
                 )
-        # Rows are encoded when they are put into a batch, as SFTTrainer does by itself where there are pictures.
+        # Rows are encoded when they are put into a batch, as SFTTrainer does by itself where there are images.
         self.dataset_kwargs = {"skip_prepare_dataset": True}
 
 
@@ -136,7 +136,7 @@ class IterativeDPOConfig(DPOConfig):
         num_train_epochs: epochs of a round, 1; TRL's own default is 3.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
         weight_decay: weight decay, 0.05; TRL's own default is 0.
-        max_length: must be `None`, as a cut row would lose its answer or, worse, part of a picture.
+        max_length: must be `None`, as a cut row would lose its answer or, worse, part of an image.
         ddp_timeout: seconds that a process waits for another; a week, as shares of sampling end far apart.
     """
 
@@ -186,7 +186,7 @@ class IterativeDPOConfig(DPOConfig):
         for name, why in {
             "precompute_ref_log_probs": "the pairs are made during training",
             "sync_ref_model": "the reference is the SFT model in all rounds",
-            "max_length": "a cut row would lose its answer or part of a picture",
+            "max_length": "a cut row would lose its answer or part of an image",
             "load_best_model_at_end": "the last round's policy is the result",
         }.items():
             if getattr(self, name):

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from datasets import Dataset, Features, List, Value
 
-from ..data.images import pictures_of
+from ..data.images import images_of
 from ..data.rows import Row
 from ..generation.engine import Engine, Failure, Request, SamplingParams
 from ..grading import Grader
@@ -75,7 +75,7 @@ def make_step_data(
 ) -> Filtered:
     """Let a teacher write a chain of steps for each question.
 
-    The prompt of Fig. 8 is the system message; question, pictures and reference answer are the user's. A chain keeps
+    The prompt of Fig. 8 is the system message; question, images and reference answer are the user's. A chain keeps
     the answer as the teacher wrote it, if that is right.
 
     Args:
@@ -105,7 +105,7 @@ def make_step_data(
 
     def request(row: Row) -> Request:
         message = step_data_message(question_text(row["prompt"]), reference_answer(row["answer"]))
-        return Request(with_system_message([{"role": "user", "content": message}], prompt), pictures_of(row))
+        return Request(with_system_message([{"role": "user", "content": message}], prompt), images_of(row))
 
     def read(row: Row, reply: str) -> dict[str, str]:
         chain = read_steps(reply, min_steps=min_steps, max_steps=max_steps)
@@ -195,7 +195,7 @@ def annotate_by_monte_carlo(
 ) -> ChainRows:
     """Label each step by the outcomes of `n` continuations after it (after Math-Shepherd).
 
-    A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
+    A continuation is right if the chain that it completes comes to the right answer. The engine sees question, images
     and the chain up to the step, and never the answer. Another grader samples nothing again.
 
     Args:
@@ -254,7 +254,7 @@ def annotate_by_judge(
 ) -> ChainRows:
     """Label each step by a judge's rating: right if it is Good, or Neutral in a chain with the right answer.
 
-    The prompt of Fig. 9 is the system message; question, pictures, reference answer and steps are the user's.
+    The prompt of Fig. 9 is the system message; question, images, reference answer and steps are the user's.
 
     Args:
         chains: `rows` of `chains_of`. The judge gets the first of several reference answers.
@@ -275,7 +275,7 @@ def annotate_by_judge(
     def request(row: Row) -> Request:
         steps = parse_chain(row["completion"]).steps
         message = step_judge_message(question_text(row["prompt"]), reference_answer(row["answer"]), steps)
-        return Request(with_system_message([{"role": "user", "content": message}], JUDGE_PROMPT), pictures_of(row))
+        return Request(with_system_message([{"role": "user", "content": message}], JUDGE_PROMPT), images_of(row))
 
     def read(row: Row, reply: str) -> dict[str, list[int]]:
         return {"ratings": read_ratings(reply, row["completion"].count(STEP_END))}

@@ -5,7 +5,7 @@
 Everything is kept in the output folder, and a run resumes from what it finds there:
 
     rounds.sqlite          every round's paths and scores
-    round-1/pairs.parquet  what DPO learnt from, without the pictures
+    round-1/pairs.parquet  what DPO learnt from, without the images
     round-1/checkpoint-…   if `save_strategy` makes any
     round-1/policy         the policy after the round; the round is finished when it is there
     rounds.json            the measures of every round
@@ -52,8 +52,8 @@ from ..training.construction import (
     load_policy_processor,
     prepare_models,
     search_no_weights,
-    with_pictures,
-    without_picture_columns,
+    with_images,
+    without_image_columns,
 )
 from ..training.facts import RunFactsMixin
 from ..training.reference import reference_from_policy
@@ -71,7 +71,7 @@ _logger = logging.getLogger(__name__)
 _NO_PAIRS_YET = Dataset.from_list(
     [{**{name: [{"role": "user", "content": "?"}] for name in ("prompt", "chosen", "rejected")}, "images": []}]
 )
-"""For TRL's constructor, which looks at a first row; the column of pictures has it prepare rows when they are used."""
+"""For TRL's constructor, which looks at a first row; the column of images has it prepare rows when they are used."""
 
 # What of the configuration decides on the rounds; how paths are drawn is kept with them.
 _DECIDING = (
@@ -129,7 +129,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         processing_class = processing_class or load_policy_processor(model, args)
         ids = chain_token_ids(processing_class) if args.chains else {}
         check_template("IterativeDPOTrainer", processing_class, EXAMPLE)
-        in_sight = partial(without_picture_columns, processing_class=processing_class, name="IterativeDPOTrainer")
+        in_sight = partial(without_image_columns, processing_class=processing_class, name="IterativeDPOTrainer")
         self.questions = with_ids(in_sight(train_dataset))
         self.eval_questions = None if eval_dataset is None else with_ids(in_sight(eval_dataset))
         self.process_reward = None if process_reward_model is None else process_reward_from(process_reward_model)
@@ -142,7 +142,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         with reference_from_policy(model, args, kwargs.get("peft_config")):
             pairs = in_sight(_NO_PAIRS_YET)
             super().__init__(model, args=args, train_dataset=pairs, processing_class=processing_class, **kwargs)
-        self.data_collator = with_pictures(self.data_collator)
+        self.data_collator = with_images(self.data_collator)
         if args.pairing == STEP_WISE:
             self.data_collator = with_last_parts(self.data_collator, (ids[STEP_END], ids[ANSWER_END]))
         policy = self.accelerator.unwrap_model(self.model)
@@ -295,8 +295,8 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
             with atomic_path(folder / "pairs.parquet") as unfinished:
                 pairs.select_columns(list(PAIR_FEATURES)).to_parquet(unfinished)
         self.train_dataset = pairs
-        if not self._is_vision_dataset:  # pairs with pictures are prepared batch by batch
-            pairs = without_picture_columns(pairs, self.processing_class, "IterativeDPOTrainer")
+        if not self._is_vision_dataset:  # pairs with images are prepared batch by batch
+            pairs = without_image_columns(pairs, self.processing_class, "IterativeDPOTrainer")
             self.train_dataset = self._prepare_dataset(pairs, self.processing_class, self.args, "train")
         self.args.output_dir = str(folder)
         try:

@@ -100,8 +100,8 @@ class ChainRewards:
         paths = self._sampled(completion_ids)
         self._grade(paths, prompts, log_metric, log_extra, columns)
         rows = [
-            {"prompt": text_messages(prompt), "images": pictures}
-            for prompt, pictures in zip(prompts, images or [None] * len(paths), strict=True)
+            {"prompt": text_messages(prompt), "images": row_images}
+            for prompt, row_images in zip(prompts, images or [None] * len(paths), strict=True)
         ]
         scores = self.scores = score_paths(self._scored.finish, rows, paths, self.step_weight)
         if log_metric:
@@ -174,7 +174,7 @@ class ChainRewards:
 
 
 def text_messages(prompt: Any) -> list[dict[str, str]]:
-    """A prompt's messages with text contents, as they were before TRL inserted pictures."""
+    """A prompt's messages with text contents, as they were before TRL inserted images."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     return [{"role": message["role"], "content": text_of(message["content"])} for message in prompt]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset, Features, Value
 
-from ..data.images import PICTURE_COLUMNS
+from ..data.images import IMAGE_COLUMNS
 from ..data.rows import MESSAGES
 from ..jobs.source_rows import join_source_columns
 from .chains import Path, mean, path_score
@@ -71,7 +71,7 @@ def make_pairs(
         threshold, pairing, max_pairs: see `select_pairs`.
 
     Returns:
-        Rows with the columns of `PAIR_FEATURES` and the questions' pictures, or `images` without any, in the order of
+        Rows with the columns of `PAIR_FEATURES` and the questions' images, or `images` without any, in the order of
         the questions.
     """
     pairs = []
@@ -109,9 +109,9 @@ def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
         "rejected_score": [pair.rejected_score for pair in pairs],
     }
     dataset = Dataset.from_dict(columns, features=PAIR_FEATURES)
-    if not set(PICTURE_COLUMNS) & set(questions.column_names):
+    if not set(IMAGE_COLUMNS) & set(questions.column_names):
         return dataset.add_column("images", [[] for _ in pairs])
-    return join_source_columns(dataset, questions, positions, (*PAIR_FEATURES, *PICTURE_COLUMNS))
+    return join_source_columns(dataset, questions, positions, (*PAIR_FEATURES, *IMAGE_COLUMNS))
 
 
 def make_step_pairs(

@@ -8,7 +8,7 @@ of its own, so it saves, loads, quantises and is served like any model. One forw
 
 The closing tokens are looked for among the ids of the completion alone, which are put after those of the prompt: a
 question may hold the same tokens as text. Names of the tokenizer's special tokens are no more than text in a
-completion: a policy that writes "<|image_pad|>" has shown no picture.
+completion: a policy that writes "<|image_pad|>" has shown no image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from ..compat.model_parts import placeholder_ids
 from ..compat.replaced import replaced
-from ..data.images import pictures_of
+from ..data.images import images_of
 from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
 from ..generation.model_loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint
 from ..messages import completion_text
@@ -117,7 +117,7 @@ class ChainEncoder:
         """
         text = read_completion(row["completion"], where)
         try:
-            prompt = encode(self._processing_class, row["prompt"], pictures_of(row))
+            prompt = encode(self._processing_class, row["prompt"], images_of(row))
             ids = self._ids(text)
         except ENCODING_ERRORS as error:
             raise UnscorableRow(f"The conversation of {where} cannot be encoded: {error}") from error
@@ -178,7 +178,7 @@ class ProcessRewardModel:
 
     Args:
         model: knows the template's tokens; its configuration records the two tokens. A text-only model scores rows
-            without pictures.
+            without images.
         processing_class: its processor, or a text-only model's tokenizer; it is not changed.
         right_token, wrong_token: the two tokens; by default those that the model was made with, or "+" and "-".
 
@@ -275,7 +275,7 @@ class ProcessRewardModel:
         if len(numbers) == 1:
             raise torch.OutOfMemoryError(
                 f"ProcessRewardModel: row {numbers[0]} does not fit in memory even by itself. Shorten its chain, let "
-                "the processor scale pictures down, or use more memory."
+                "the processor scale images down, or use more memory."
             )
         _logger.warning("Out of memory: %d chains; trying half as many.", len(numbers))
         return len(numbers) // 2

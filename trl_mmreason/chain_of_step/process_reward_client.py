@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..data.images import DECODING_ERRORS, pictures_of
+from ..data.images import DECODING_ERRORS, images_of
 from ..generation.engine import Request
 from ..generation.server_engine import chat_messages
 from ..generation.servers import RequestFailed, error_message, import_openai, public_address, without_key
@@ -47,7 +47,7 @@ class ProcessRewardClient:
     answered: a run that tries the rows of a batch one by one should not wait so long for each.
 
     Names of the server's special tokens in a chain, which a policy may spell, get a space after their first character:
-    a policy that writes "<|image_pad|>" has shown no picture.
+    a policy that writes "<|image_pad|>" has shown no image.
 
     Args:
         url: address of the server, as `http://127.0.0.1:8001`; its API key is read from `VLLM_API_KEY`.
@@ -144,7 +144,7 @@ class ProcessRewardClient:
             return Scores(torch.empty(0), None)
         plain, places = self._plain(text.rstrip(), where)
         try:
-            messages = chat_messages(Request(row["prompt"], pictures_of(row), plain))
+            messages = chat_messages(Request(row["prompt"], images_of(row), plain))
         except (RequestFailed, AttributeError, *DECODING_ERRORS) as error:
             raise UnscorableRow(f"{where}: {error}") from error
         chat = {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}

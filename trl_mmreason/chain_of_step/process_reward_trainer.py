@@ -25,7 +25,7 @@ from ..training.construction import (
     prepare_models,
     refuse_replaced,
     search_no_weights,
-    without_picture_columns,
+    without_image_columns,
 )
 from ..training.facts import RunFactsMixin
 from ..training.length_batching import Layout, LengthBatchingMixin
@@ -203,7 +203,7 @@ def _evaluation_metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 def _checked(rows: Any, processing_class: Any) -> Any:
     """Check each chain against its labels, and turn completions into strings."""
-    rows = without_picture_columns(rows, processing_class, "ProcessRewardTrainer")
+    rows = without_image_columns(rows, processing_class, "ProcessRewardTrainer")
 
     def check(completion: Any, step_labels: Any, answer_label: Any, number: int) -> dict[str, str]:
         where = f"row {number}"

@@ -1,7 +1,7 @@
 """Prompts for Chain-of-Step's teacher and judge, and parsers of their replies (arXiv:2509.19003, appendix B).
 
 The two prompts stand here word for word; the paper's typography is left out, and the fences that the figure has around
-the parts of its format. Question and reference answer go with them in a message of their own, as do the pictures.
+the parts of its format. Question and reference answer go with them in a message of their own, as do the images.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def step_data_message(question: str, answer: str) -> str:
     """Write the user message that goes with `STEP_DATA_PROMPT`; the paper does not show this part.
 
     Args:
-        question: without its pictures, which go with the request.
+        question: without its images, which go with the request.
         answer: the reference answer.
     """
     return f"Question: {question}\nReference answer: {answer}"
@@ -99,7 +99,7 @@ def step_judge_message(question: str, answer: str, steps: list[Step]) -> str:
     A chain's own answer is left out: the list has one rating a step, and the answer's label is whether it is right.
 
     Args:
-        question: without its pictures, which go with the request.
+        question: without its images, which go with the request.
         answer: the reference answer.
         steps: the steps to rate.
     """

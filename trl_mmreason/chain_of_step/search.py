@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..data.images import pictures_of
+from ..data.images import images_of
 from ..data.rows import Row
 from ..generation.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .chains import SAMPLING_PARAMS, ProcessReward, ReadPath, read_path, scorable_rows
@@ -98,7 +98,7 @@ def step_beam_search(
         if not open_searches:
             break
         requests = [
-            Request(row["prompt"], pictures_of(row), search.path.text, n, derive_seed(seed, "search", row["id"], stage))
+            Request(row["prompt"], images_of(row), search.path.text, n, derive_seed(seed, "search", row["id"], stage))
             for row, _, search in open_searches
         ]
         drawn = engine.sample(requests, sampling_params)

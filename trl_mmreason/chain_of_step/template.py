@@ -80,7 +80,7 @@ class ScorableText(str):
 
 @dataclass(frozen=True)
 class Step:
-    """One step: its name, the reasoning, and a look back at the picture and the steps before (section 3.1)."""
+    """One step: its name, the reasoning, and a look back at the image and the steps before (section 3.1)."""
 
     name: str
     thought: str

@@ -185,6 +185,6 @@ def _prefixes(name: str) -> list[str]:
 
 
 def placeholder_ids(config: Any) -> list[int]:
-    """Placeholder tokens of pictures and videos, which must not be sampled in an answer."""
+    """Placeholder tokens of images and videos, which must not be sampled in an answer."""
     ids = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")]
     return [token for token in ids if token is not None]

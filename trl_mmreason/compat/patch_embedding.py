@@ -1,4 +1,4 @@
-"""Embed the patches of pictures with a matrix product where a model has a convolution.
+"""Embed the patches of images with a matrix product where a model has a convolution.
 
 The Qwen-VL families embed each patch with an `nn.Conv3d` whose kernel is as large as the patch, which is a linear
 layer. Convolution kernels are slow at that: 3 to 7 times on CPUs, and up to 50,000 times on some GPUs in bf16

@@ -46,7 +46,7 @@ def whole(weight: Any, *, changed: bool = False) -> Iterator[Tensor]:
             with torch.no_grad():
                 weight.copy_(distribute_tensor(full, weight.device_mesh, weight.placements))
     else:
-        yield weight.detach()  # not `data`: writing into that leaves the weight's version, by which known pictures go
+        yield weight.detach()  # not `data`: writing into that leaves the weight's version, by which known images go
 
 
 def whole_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,7 +1,7 @@
 """Load the processors of vision-language models on a machine without torchvision.
 
 The processors of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and InternVL insist on a video processor, and every video processor
-of transformers needs torchvision, which has no CPU build for some platforms. Pictures need neither. Where torchvision
+of transformers needs torchvision, which has no CPU build for some platforms. Images need neither. Where torchvision
 is absent, a stand-in takes the video processor's place: it refuses videos, and it writes the real class name back
 when the processor is saved, so that the checkpoint loads unchanged where torchvision exists.
 """

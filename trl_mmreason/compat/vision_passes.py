@@ -1,8 +1,8 @@
-"""Run the vision encoder in every forward pass, even if no row has a picture.
+"""Run the vision encoder in every forward pass, even if no row has an image.
 
 Otherwise its weights have a gradient on some processes and none on others. ZeRO and FSDP2 then wait for each other for
 ever or mix up what they gather (ms-swift #3213, DeepSpeed #7170), and DDP has to search for unused weights in every
-step. A small picture is encoded instead, and its features are added to the embeddings times zero: losses stay as they
+step. A small image is encoded instead, and its features are added to the embeddings times zero: losses stay as they
 are, and the gradient of the vision encoder is zero where it would be missing.
 """
 
@@ -20,10 +20,10 @@ from .model_parts import without_adapters
 from .sharding import is_sharded
 
 _SIDE = 32  # pixels; a processor scales it to what its model needs at least
-PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # fields that describe a picture
+PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # fields that describe an image
 
 
-def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHooks | None:
+def ensure_image_pass(model: Any, processing_class: Any) -> ImageHooks | None:
     """Register the hooks on a vision-language model, with or without adapters; others stay as they are.
 
     Args:
@@ -32,7 +32,7 @@ def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHo
     """
     base = without_adapters(model)
     if isinstance(processing_class, ProcessorMixin) and hasattr(base, "get_image_features"):
-        return PictureHooks(base, processing_class)
+        return ImageHooks(base, processing_class)
     return None
 
 
@@ -43,10 +43,10 @@ def vision_weights(model: Any) -> list[Tensor]:
     return [weight for weight in model.parameters() if id(weight) not in others]
 
 
-class PictureHooks:
-    """Hook on a model that, in a pass without pictures, adds one to its input embeddings.
+class ImageHooks:
+    """Hook on a model that, in a pass without images, adds one to its input embeddings.
 
-    Families embed the text first and encode pictures then, before the decoder begins. The small picture is encoded at
+    Families embed the text first and encode images then, before the decoder begins. The small image is encoded at
     the same place, as engines gather weights in the order of the forward pass: after the embeddings' other hooks, to
     which engines add hooks of their own when training begins, and before the decoder's.
     """
@@ -54,12 +54,12 @@ class PictureHooks:
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
         parameters = inspect.signature(model.forward).parameters
         inputs = processor.image_processor(images=[Image.new("RGB", (_SIDE, _SIDE))], return_tensors="pt")
-        self._picture = {name: inputs[name] for name in PIXELS if name in inputs and name in parameters}
+        self._image = {name: inputs[name] for name in PIXELS if name in inputs and name in parameters}
         self._model = model
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
 
     def all_are_reached(self) -> bool:
-        """Whether a picture gives a gradient to every trained weight of the vision side.
+        """Whether an image gives a gradient to every trained weight of the vision side.
 
         LLaVA-NeXT leaves out the last layer of its encoder, for example. The model must not be sharded.
         """
@@ -72,9 +72,9 @@ class PictureHooks:
 
     def _before_model(self, model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         pixels = kwargs.get("pixel_values")
-        if pixels is not None and len(pixels) == 0:  # a text-only micro-batch out of a batch with pictures
+        if pixels is not None and len(pixels) == 0:  # a text-only micro-batch out of a batch with images
             kwargs, pixels = {name: value for name, value in kwargs.items() if name not in PIXELS}, None
-        # Pictures come with a prompt, before an answer. Asking a static cache for its length would wait for the device.
+        # Images come with a prompt, before an answer. Asking a static cache for its length would wait for the device.
         ids, caches = kwargs.get("input_ids"), [value for value in kwargs.values() if isinstance(value, Cache)]
         begun = bool(caches) and ids is not None and ids.shape[1] == 1
         if pixels is None and not begun and (is_sharded(model) or self._is_trained()):
@@ -90,12 +90,12 @@ class PictureHooks:
         return torch.is_grad_enabled() and any(weight.requires_grad for weight in vision_weights(self._model))
 
     def _zero(self) -> Tensor:
-        """A zero that depends on every weight a picture uses."""
+        """A zero that depends on every weight an image uses."""
         model = self._model
-        picture = {name: value.to(model.device) for name, value in self._picture.items()}
-        features = model.get_image_features(**picture, return_dict=True)
+        image = {name: value.to(model.device) for name, value in self._image.items()}
+        features = model.get_image_features(**image, return_dict=True)
         used = [features.pooler_output, *(getattr(features, "deepstack_features", None) or [])]
-        # what joins the pieces of a picture belongs to no layer: LLaVA-NeXT's image_newline
+        # what joins the pieces of an image belongs to no layer: LLaVA-NeXT's image_newline
         loose = [weight for part in (model, model.base_model) for weight in part.parameters(recurse=False)]
         return sum((0 * part.sum() for part in _tensors([used, loose])), torch.zeros((), device=model.device))
 

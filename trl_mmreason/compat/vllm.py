@@ -24,8 +24,8 @@ from trl.trainer import grpo_trainer
 from .merged_adapters import merged_parameters
 from .model_parts import placeholder_ids
 from .replaced import replaced
-from .vllm_client import PictureClient
-from .vllm_prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
+from .vllm_client import ImageClient
+from .vllm_prompts import PromptMemory, compare_prompts, find_images, unexpanded_prompts
 from .vllm_turns import Reply, Turns
 
 _NEVER = -100.0  # the lowest bias that vLLM takes
@@ -81,7 +81,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             # vLLM cannot be handed new weights in 4 bit, which TRL makes it keep for a QLoRA: it keeps whole ones.
             return engine(**{**settings, "quantization": None}, dtype=self._dtype)  # type: ignore[misc]
 
-        with replaced(vllm_generation, LLM=build, VLLMClient=PictureClient):
+        with replaced(vllm_generation, LLM=build, VLLMClient=ImageClient):
             super()._init_vllm()
         if self.mode == "colocate":
             self.context, self.longest_prompt = (most := self.llm.llm_engine.model_config.max_model_len), most - 1
@@ -89,7 +89,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         else:
             context = [self.vllm_client.context() if self.accelerator.is_main_process else 0]
             (self.context,) = broadcast_object_list(context)
-            # without pictures a server takes no prompt after which it could not give all tokens that are asked for
+            # without images a server takes no prompt after which it could not give all tokens that are asked for
             self.longest_prompt = self.context - self.max_completion_length
             self.context_setting = "the server's --max-model-len"
 
@@ -104,7 +104,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
     def sync_weights(self) -> None:
         """Send the policy's weights to vLLM, and reset its caches."""
         super().sync_weights()
-        # huggingface/trl#7198: TRL resets the prefix cache alone, and a picture that was seen before the update would
+        # huggingface/trl#7198: TRL resets the prefix cache alone, and an image that was seen before the update would
         # be encoded by the old weights.
         if self.mode == "colocate":
             self.llm.llm_engine.reset_encoder_cache()
@@ -126,20 +126,20 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         """
         if (most := max(map(len, prompts))) > self.longest_prompt:
             raise ValueError(
-                f"A prompt has {most} tokens, its pictures' included, but vLLM takes at most {self.longest_prompt}, as "
+                f"A prompt has {most} tokens, its images' included, but vLLM takes at most {self.longest_prompt}, as "
                 f"its context holds {self.context}. Fix: max_prompt_length={self.longest_prompt} leaves such rows out; "
                 f"to keep them, raise {self.context_setting}."
             )
-        pictures = None if images is None else [row or None for row in images]
+        present = None if images is None else [row or None for row in images]
         engine_prompts = prompts
-        if self.mode == "colocate" and pictures is not None:
-            # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one a picture. Given the
+        if self.mode == "colocate" and present is not None:
+            # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one an image. Given the
             # expanded ones of TRL 1.16 it expands one of them again, and the policy answers a corrupted prompt.
             engine_prompts = [
-                self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, pictures, strict=True)
+                self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, present, strict=True)
             ]
         with self._one_random_state():
-            generated = super().generate(engine_prompts, pictures, num_generations, profiler)
+            generated = super().generate(engine_prompts, present, num_generations, profiler)
         compare_prompts(prompts, generated[0])
         return generated
 
@@ -224,23 +224,23 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
                 self._llm_weights_sleeping = True  # as `generate` leaves it
 
     def _place_features(self, features: dict | None, prompt_ids: list[int]) -> dict | None:
-        """Point the server's picture features at their placeholders in the trainer's prompt.
+        """Point the server's image features at their placeholders in the trainer's prompt.
 
-        TRL takes each run of placeholders for one picture, which is wrong where pictures stand side by side, and does
+        TRL takes each run of placeholders for one image, which is wrong where images stand side by side, and does
         not compare lengths.
         """
         if features is None:
             return None
         features, placeholder = dict(features), self.processing_class.image_token_id
-        lengths = [span.count(placeholder) for span in features.pop("picture_spans")]
-        placeholders = find_pictures(prompt_ids, placeholder, lengths)
+        lengths = [span.count(placeholder) for span in features.pop("image_spans")]
+        placeholders = find_images(prompt_ids, placeholder, lengths)
         return {**features, "mm_placeholders": {**features["mm_placeholders"], "image": placeholders}}
 
 
 def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
-    """Forbid placeholders of pictures and videos in vLLM's sampling settings.
+    """Forbid placeholders of images and videos in vLLM's sampling settings.
 
-    TRL rules them out in transformers' generation only. A sampled one would stand for a picture that is not there, and
+    TRL rules them out in transformers' generation only. A sampled one would stand for an image that is not there, and
     the training pass would stop. vLLM then returns the log-probabilities of what is left, which are larger than the
     policy's by -log(1 - p), where p is its probability of a placeholder: 0.003 in the mean for a random miniature.
 
@@ -259,7 +259,7 @@ def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> 
     Args:
         trainer: the GRPO trainer.
         prompts: what its `_tokenize_prompts` was given.
-        tokenized: and what that returned: prompt ids, pictures, fields.
+        tokenized: and what that returned: prompt ids, images, fields.
     """
     prompt_ids, images, _ = tokenized
     if not images or trainer.vllm_mode != "colocate" or not is_conversational({"prompt": prompts[0]}):

@@ -1,4 +1,4 @@
-"""TRL's client of a vLLM server, extended for pictures."""
+"""TRL's client of a vLLM server, extended for images."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from trl.generation.vllm_client import VLLMClient, to_openai_messages
 
 
-class PictureClient(VLLMClient):
-    """`VLLMClient` that reports the server's tokens for each picture, resets its encoder cache, and sends its key.
+class ImageClient(VLLMClient):
+    """`VLLMClient` that reports the server's tokens for each image, resets its encoder cache, and sends its key.
 
     The key is that of the environment's `VLLM_API_KEY`, which `vllm serve` reads too.
     """
@@ -22,16 +22,16 @@ class PictureClient(VLLMClient):
         super().check_server(*args, **kwargs)
 
     def image_features(self, images: list[list | None], max_concurrent_requests: int = 64) -> list[dict | None]:
-        """Process pictures on the server, as TRL does, and keep each picture's tokens in `picture_spans`.
+        """Process images on the server, as TRL does, and keep each image's tokens in `image_spans`.
 
-        The lengths among `mm_placeholders` will not do: for some families they count the tokens around a picture too.
-        Rows with the same picture objects are sent once: in a second turn each row of a group is a prompt of its own.
+        The lengths among `mm_placeholders` will not do: for some families they count the tokens around an image too.
+        Rows with the same image objects are sent once: in a second turn each row of a group is a prompt of its own.
         """
 
-        def send(pictures: list | None) -> dict | None:
-            if not pictures:
+        def send(row: list | None) -> dict | None:
+            if not row:
                 return None
-            content = [{"type": "image", "image": picture} for picture in pictures]
+            content = [{"type": "image", "image": image} for image in row]
             rendered = self._post(
                 f"{self.base_url}/v1/chat/completions/render",
                 json={
@@ -45,7 +45,7 @@ class PictureClient(VLLMClient):
                 ids[place["offset"] : place["offset"] + place["length"]]
                 for place in features["mm_placeholders"]["image"]
             ]
-            return {**features, "picture_spans": spans}
+            return {**features, "image_spans": spans}
 
         rows = {_same(row): row for row in images}
         with ThreadPoolExecutor(max_workers=min(max_concurrent_requests, len(rows))) as executor:
@@ -57,7 +57,7 @@ class PictureClient(VLLMClient):
         return self._get(f"{self.base_url}/v1/models")["data"][0]["max_model_len"]
 
     def reset_encoder_cache(self) -> None:
-        """Drop the server's picture features of earlier weights.
+        """Drop the server's image features of earlier weights.
 
         Raises:
             RuntimeError: the server cannot.
@@ -67,11 +67,11 @@ class PictureClient(VLLMClient):
         if response.status_code != 200:
             raise RuntimeError(
                 f"The vLLM server at {self.base_url} answered /reset_encoder_cache with status {response.status_code}. "
-                "It would use features of earlier weights for pictures that it has seen before. Fix: start it with "
+                "It would use features of earlier weights for images that it has seen before. Fix: start it with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
 
 
-def _same(pictures: list | None) -> tuple[int, ...]:
-    """Equal for rows with the same picture objects."""
-    return tuple(map(id, pictures or ()))
+def _same(images: list | None) -> tuple[int, ...]:
+    """Equal for rows with the same image objects."""
+    return tuple(map(id, images or ()))

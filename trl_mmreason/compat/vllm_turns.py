@@ -17,8 +17,8 @@ Reply = Callable[[Mapping[int, list[int]]], Mapping[int, Any]]
 class Turns:
     """Generates answers to each prompt, with the user's messages between them; replaces `LLM.generate`.
 
-    The next prompt is the last one, the sampled ids and the message, with the same pictures and the message's. vLLM
-    therefore finds most of it in its prefix cache, and the pictures in its encoder cache.
+    The next prompt is the last one, the sampled ids and the message, with the same images and the message's. vLLM
+    therefore finds most of it in its prefix cache, and the images in its encoder cache.
 
     Args:
         llm: vLLM's `LLM`.
@@ -38,7 +38,7 @@ class Turns:
         """Answer each prompt, and each message that follows.
 
         Args:
-            prompts: `prompt_token_ids`, and `multi_modal_data` if there are pictures.
+            prompts: `prompt_token_ids`, and `multi_modal_data` if there are images.
             sampling_params: those of all turns.
             use_tqdm: as `LLM.enqueue` takes it.
 
@@ -96,10 +96,10 @@ class Turns:
 
 
 def _continued(prompt: dict[str, Any], answer: list[int], turn: Any) -> dict[str, Any]:
-    """The prompt after an answer and the user's next turn, in which vLLM expands each picture itself."""
+    """The prompt after an answer and the user's next turn, in which vLLM expands each image itself."""
     found = {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *answer, *turn.unexpanded_ids]}
     if turn.images:
-        before = prompt.get("multi_modal_data", {}).get("image", [])  # TRL leaves a single picture without a list
+        before = prompt.get("multi_modal_data", {}).get("image", [])  # TRL leaves a single image without a list
         before = before if isinstance(before, list) else [before]
         found["multi_modal_data"] = {"image": [*before, *turn.images]}
     return found

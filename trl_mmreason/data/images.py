@@ -1,4 +1,4 @@
-"""Open pictures as every model sees them, and encode them as files and for HTML pages."""
+"""Open images as every model sees them, and encode them as files and for HTML pages."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ DECODING_ERRORS = (
     struct.error,
     Image.DecompressionBombError,
 )
-PICTURE_COLUMNS = ("images", "image")
+IMAGE_COLUMNS = ("images", "image")
 _LINKS = ("http://", "https://")
-_MAX_SIDE_PIXELS = 768  # larger pictures are shrunk, or a few hundred photographs make a page that no browser opens
+_MAX_SIDE_PIXELS = 768  # larger images are shrunk, or a few hundred photographs make a page that no browser opens
 _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these hold as JPEG what a reader sees
 
 
 class SeveralFrames(ValueError):
-    """A picture has several frames or pages, and models would see only one."""
+    """An image has several frames or pages, and models would see only one."""
 
 
-def plain_picture(image: Image.Image) -> Image.Image:
-    """Return a picture as models see it: upright, in RGB, transparent parts white; itself if it is so already.
+def plain_image(image: Image.Image) -> Image.Image:
+    """Return an image as models see it: upright, in RGB, transparent parts white; itself if it is so already.
 
-    Training, every engine and `load_rows` use this one function, so that a picture is the same wherever it comes from.
+    Training, every engine and `load_rows` use this one function, so that an image is the same wherever it comes from.
 
     Raises:
         DECODING_ERRORS: it cannot be read, has pixels of 32 bits, or is a file of several frames.
@@ -47,67 +47,67 @@ def plain_picture(image: Image.Image) -> Image.Image:
     upright = _upright(image)
     if upright.mode == "RGB" and not upright.has_transparency_data:
         return upright
-    repaired = repaired_picture(upright)
+    repaired = repaired_image(upright)
     return upright.convert("RGB") if repaired is None else repaired
 
 
-def open_picture(value: Any) -> Any:
-    """Open a picture of a row as models see it; see `plain_picture`.
+def open_image(value: Any) -> Any:
+    """Open an image of a row as models see it; see `plain_image`.
 
     Args:
-        value: a PIL picture, a path, the bytes of a file, {"bytes": …, "path": …}, a data URL or base64. A link is
+        value: a PIL image, a path, the bytes of a file, {"bytes": …, "path": …}, a data URL or base64. A link is
             returned as it is, for transformers to fetch.
 
     Raises:
         FileNotFoundError: a file does not exist.
-        DECODING_ERRORS: the picture cannot be read.
+        DECODING_ERRORS: the image cannot be read.
         TypeError: it is something else, or a dictionary with other keys.
     """
     source = _source(value)
     if isinstance(source, Path | bytes):
         source = decode(source)
-    return source if isinstance(source, str) else plain_picture(source)
+    return source if isinstance(source, str) else plain_image(source)
 
 
-def pictures_of(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as models see them (`open_picture`); empty for any form of none.
+def images_of(row: Mapping[str, Any]) -> list[Any]:
+    """The row's images as models see them (`open_image`); empty for any form of none.
 
     Raises:
         FileNotFoundError: one is the path of a file that does not exist.
         DECODING_ERRORS: one cannot be read, or is missing among others.
     """
-    for column in PICTURE_COLUMNS:
+    for column in IMAGE_COLUMNS:
         if problem := gap_problem(row.get(column)):
             raise ValueError(f"The column {column!r} of a row has {problem}.")
-    return [open_picture(picture) for picture in stored_pictures(row)]
+    return [open_image(image) for image in stored_images(row)]
 
 
-def stored_pictures(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as they are stored, unopened; `None` and the like are none."""
-    return present_pictures(row.get("images")) or present_pictures(row.get("image"))
+def stored_images(row: Mapping[str, Any]) -> list[Any]:
+    """The row's images as they are stored, unopened; `None` and the like are none."""
+    return present_images(row.get("images")) or present_images(row.get("image"))
 
 
-def present_pictures(value: Any) -> list[Any]:
-    """The pictures in a value: one or a list of them, in which `None`, "", NaN and empty records are none."""
+def present_images(value: Any) -> list[Any]:
+    """The images in a value: one or a list of them, in which `None`, "", NaN and empty records are none."""
     values = value if isinstance(value, list | tuple) else [value]
-    return [one for one in values if not _is_no_picture(one)]
+    return [one for one in values if not _is_no_image(one)]
 
 
 def gap_problem(value: Any) -> str | None:
-    """Which picture of a list is missing while others are there; `None` where all are, or none is."""
+    """Which image of a list is missing while others are there; `None` where all are, or none is."""
     values = value if isinstance(value, list | tuple) else [value]
-    missing = [place for place, one in enumerate(values) if _is_no_picture(one)]
+    missing = [place for place, one in enumerate(values) if _is_no_image(one)]
     if not missing or len(missing) == len(values):
         return None
     return (
-        f"no picture {missing[0] + 1} of {len(values)} (it is {values[missing[0]]!r}); put it there, or take its place "
+        f"no image {missing[0] + 1} of {len(values)} (it is {values[missing[0]]!r}); put it there, or take its place "
         "out of the list"
     )
 
 
-def _is_no_picture(value: Any) -> bool:
+def _is_no_image(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return all(map(_is_no_picture, value.values()))
+        return all(map(_is_no_image, value.values()))
     return (
         value is None
         or (isinstance(value, str) and not value)  # no bytes are a file that is empty
@@ -116,9 +116,9 @@ def _is_no_picture(value: Any) -> bool:
 
 
 def _source(value: Any) -> Image.Image | Path | bytes | str:
-    """A picture of a row as a PIL picture, the path or the bytes of a file, or a link; see `open_picture`."""
+    """An image of a row as a PIL image, the path or the bytes of a file, or a link; see `open_image`."""
     if problem := record_problem(value):
-        raise TypeError(f"A picture is {problem}.")
+        raise TypeError(f"An image is {problem}.")
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path") or b""
     if isinstance(value, str) and value.startswith(_LINKS):
@@ -129,21 +129,21 @@ def _source(value: Any) -> Image.Image | Path | bytes | str:
         value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
     if isinstance(value, Image.Image | bytes):
         return value
-    raise TypeError(f"A picture is {value!r:.80} ({type(value).__name__}); expected a PIL picture, a path or bytes.")
+    raise TypeError(f"An image is {value!r:.80} ({type(value).__name__}); expected a PIL image, a path or bytes.")
 
 
 def record_problem(value: Any) -> str | None:
-    """Why a dictionary is no picture: it holds something, but neither bytes nor a path. `None` for anything else."""
+    """Why a dictionary is no image: it holds something, but neither bytes nor a path. `None` for anything else."""
     if not isinstance(value, Mapping) or value.get("bytes") is not None or value.get("path"):
         return None
     return f'a dictionary with the keys {sorted(map(str, value))}; expected "bytes" or "path" among them'
 
 
-def with_plain_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its pictures as models see them, those inside its messages too; idempotent."""
+def with_plain_images(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its images as models see them, those inside its messages too; idempotent."""
     opened = dict(row)
-    if opened.keys() & set(PICTURE_COLUMNS):
-        opened["images"] = pictures_of(row)
+    if opened.keys() & set(IMAGE_COLUMNS):
+        opened["images"] = images_of(row)
     if isinstance(row.get("prompt"), list):
         opened["prompt"] = [_with_plain_parts(message) for message in row["prompt"]]
     return opened
@@ -154,16 +154,16 @@ def _with_plain_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(content, list):
         return message
     parts = [
-        {**part, "image": open_picture(part["image"])} if part.get("image") is not None else part for part in content
+        {**part, "image": open_image(part["image"])} if part.get("image") is not None else part for part in content
     ]
     return {**message, "content": parts}
 
 
-def picture_digest(value: Any) -> bytes:
-    """A digest of a picture as it is stored: of its file's bytes, or of the pixels of a PIL picture.
+def image_digest(value: Any) -> bytes:
+    """A digest of an image as it is stored: of its file's bytes, or of the pixels of a PIL image.
 
     Args:
-        value: stored picture, as for `open_picture`.
+        value: stored image, as for `open_image`.
 
     Raises:
         FileNotFoundError: it is the path of a file that does not exist.
@@ -177,16 +177,16 @@ def picture_digest(value: Any) -> bytes:
 
 
 def decode(source: str | os.PathLike | bytes) -> Image.Image:
-    """Decode a picture file, given by its path or its bytes, upright and in its own mode."""
+    """Decode an image file, given by its path or its bytes, upright and in its own mode."""
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
         image.load()  # closes the file
         return _upright(image)
 
 
 def refuse_frames(image: Image.Image) -> None:
-    """Refuse an animated picture, or a document of several pages, unless it is a copied frame.
+    """Refuse an animated image, or a document of several pages, unless it is a copied frame.
 
-    A photograph with previews (MPO), or with layers below the whole (PSD), is one picture.
+    A photograph with previews (MPO), or with layers below the whole (PSD), is one image.
 
     Raises:
         SeveralFrames: it is one.
@@ -198,31 +198,31 @@ def refuse_frames(image: Image.Image) -> None:
     if frames > 1 and image.format not in ("MPO", "PSD"):
         raise SeveralFrames(
             f"it has {frames} frames or pages, of which models would see one; save "
-            "the one that is meant, or several as pictures of their own (of a PIL picture: seek(…), then copy())"
+            "the one that is meant, or several as images of their own (of a PIL image: seek(…), then copy())"
         )
 
 
-def repaired_picture(picture: Image.Image) -> Image.Image | None:
-    """Return an RGB picture where `picture.convert("RGB")` would be wrong, otherwise None.
+def repaired_image(image: Image.Image) -> Image.Image | None:
+    """Return an RGB image where `image.convert("RGB")` would be wrong, otherwise None.
 
     Pillow paints transparent pixels in whatever colour hides below them (mostly black, so that black drawings
     vanish), and clips 16 bits to 8 instead of scaling.
     """
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"its pixels have 32 bits (mode {picture.mode!r}) without an agreed range; use 8 or 16")
-    if picture.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
-    if not picture.has_transparency_data:
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels have 32 bits (mode {image.mode!r}) without an agreed range; use 8 or 16")
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if not image.has_transparency_data:
         return None
-    picture = picture.convert("RGBA")
-    if picture.getchannel("A").getextrema() == (255, 255):
+    image = image.convert("RGBA")
+    if image.getchannel("A").getextrema() == (255, 255):
         return None
-    white = Image.new("RGBA", picture.size, "white")
-    return Image.alpha_composite(white, picture).convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn a picture as its EXIF says, and take the orientation out of it; itself if there is nothing to turn."""
+    """Turn an image as its EXIF says, and take the orientation out of it; itself if there is nothing to turn."""
     refuse_frames(image)
     if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
         return image
@@ -232,7 +232,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _existing(path: str | os.PathLike) -> Path:
     if not os.path.isfile(path):
         raise FileNotFoundError(
-            f"The picture {str(path)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
+            f"The image {str(path)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
             "data set with trl_mmreason.data.row_loading.load_rows, which checks all rows before training."
         )
     return Path(path)
@@ -240,26 +240,26 @@ def _existing(path: str | os.PathLike) -> Path:
 
 def png_of(image: Image.Image) -> bytes:
     """Encode as a PNG file, shrunk if it is large."""
-    return picture_file(_shrunk(image), "PNG")
+    return image_file(_shrunk(image), "PNG")
 
 
 def data_url(image: Image.Image) -> str:
-    """Encode as the data URL of a PNG file, as models see it (`plain_picture`), without metadata.
+    """Encode as the data URL of a PNG file, as models see it (`plain_image`), without metadata.
 
     Raises:
-        DECODING_ERRORS: the picture cannot be read.
+        DECODING_ERRORS: the image cannot be read.
     """
-    plain = plain_picture(image).copy()
+    plain = plain_image(image).copy()
     plain.info = {}
-    return _url("png", picture_file(plain, "PNG", compress_level=1))  # a fifth of the usual time, a sixth more bytes
+    return _url("png", image_file(plain, "PNG", compress_level=1))  # a fifth of the usual time, a sixth more bytes
 
 
 def page_data_url(image: Image.Image) -> str:
     """Encode as a data URL, shrunk if it is large, and as JPEG if that is much smaller."""
-    picture = _shrunk(image)
-    file = picture_file(picture, "PNG")
+    shrunk = _shrunk(image)
+    file = image_file(shrunk, "PNG")
     if len(file) > _LARGE_BYTES:
-        jpeg = picture_file(picture, "JPEG", quality=85)
+        jpeg = image_file(shrunk, "JPEG", quality=85)
         if len(jpeg) < len(file) / 2:
             return _url("jpeg", jpeg)
     return _url("png", file)
@@ -270,15 +270,15 @@ def _url(kind: str, file: bytes) -> str:
 
 
 def _shrunk(image: Image.Image) -> Image.Image:
-    picture = plain_picture(image)
-    if max(picture.size) > _MAX_SIDE_PIXELS:
-        picture = picture.copy()  # thumbnail() works in place
-        picture.thumbnail((_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
-    return picture
+    shrunk = plain_image(image)
+    if max(shrunk.size) > _MAX_SIDE_PIXELS:
+        shrunk = shrunk.copy()  # thumbnail() works in place
+        shrunk.thumbnail((_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
+    return shrunk
 
 
-def picture_file(picture: Image.Image, kind: str, **settings: int) -> bytes:
+def image_file(image: Image.Image, kind: str, **settings: int) -> bytes:
     """Encode as a file of this kind, such as "PNG", with settings of Pillow's writer."""
     buffer = io.BytesIO()
-    picture.save(buffer, format=kind, **settings)
+    image.save(buffer, format=kind, **settings)
     return buffer.getvalue()

@@ -1,6 +1,6 @@
-"""Where checked rows are kept, so that a second start over unchanged files decodes no picture.
+"""Where checked rows are kept, so that a second start over unchanged files decodes no image.
 
-They lie in the cache folder of `datasets`, in `trl_mmreason`: paths of pictures as paths, pictures inside a data file
+They lie in the cache folder of `datasets`, in `trl_mmreason`: paths of images as paths, images inside a data file
 and repaired ones as bytes. Entries not read for 30 days are removed by the next call.
 """
 
@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from ..grading.version import grader_version
-from ..messages import pictures_inside
-from .images import present_pictures
+from ..messages import images_inside
+from .images import present_images
 from .row_sources import parsed_lines
 from .rows import RowReader
 
@@ -34,7 +34,7 @@ _READERS = ("row_loading.py", "../messages.py", "images.py", "row_values.py", "r
 
 def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_json: bool) -> dict[str, Any]:
     """Arguments of `Dataset.map` that let it load what an earlier call wrote with the same rows (`raw`, lines of JSON
-    or not), arguments and code, and with path, size and time of change of every picture file."""
+    or not), arguments and code, and with path, size and time of change of every image file."""
     if not datasets.is_caching_enabled():
         return {"load_from_cache_file": False}
     arguments = (raw._fingerprint, sorted(vars(reader).items()), list(keep), _reader_version())
@@ -52,14 +52,14 @@ def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_jso
 def _paths_in_lines(lines: Dataset, reader: RowReader) -> Iterator[str]:
     for row in parsed_lines(lines):
         values = {name: row.get(column) for name, column in reader.columns.items()}
-        for one in (*present_pictures(values.get("images")), *pictures_inside(values.get("prompt"))):
+        for one in (*present_images(values.get("images")), *images_inside(values.get("prompt"))):
             path = one.get("path") if isinstance(one, Mapping) else one
             if isinstance(path, str):
                 yield path
 
 
 def _paths_in_columns(rows: Dataset, reader: RowReader) -> Iterator[str]:
-    """Paths of the pictures without bytes; bytes are not even read, as the fingerprint of the rows covers them."""
+    """Paths of the images without bytes; bytes are not even read, as the fingerprint of the rows covers them."""
     columns = {name: reader.columns[name] for name in ("images", "prompt") if name in reader.columns}
     for table in rows.select_columns(sorted(set(columns.values()))).with_format("arrow").iter(_ROWS_AT_ONCE):
         for name, column in columns.items():
@@ -67,11 +67,11 @@ def _paths_in_columns(rows: Dataset, reader: RowReader) -> Iterator[str]:
                 yield from _paths_in(chunk, name == "images")
 
 
-def _paths_in(array: pa.Array, is_picture: bool) -> Iterator[str]:
-    """Paths in a column of pictures, or in the `image` of parts of messages."""
+def _paths_in(array: pa.Array, is_image: bool) -> Iterator[str]:
+    """Paths in a column of images, or in the `image` of parts of messages."""
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _paths_in(array.flatten(), is_picture)
+        yield from _paths_in(array.flatten(), is_image)
     elif pa.types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}:
         paths = pc.struct_field(array, "path")
         stored = pc.struct_field(array, "bytes")
@@ -82,7 +82,7 @@ def _paths_in(array: pa.Array, is_picture: bool) -> Iterator[str]:
     elif pa.types.is_struct(kind):
         for field in kind:
             yield from _paths_in(pc.struct_field(array, field.name), field.name == "image")
-    elif is_picture and pa.types.is_string(kind):
+    elif is_image and pa.types.is_string(kind):
         yield from array.drop_null().to_pylist()
 
 

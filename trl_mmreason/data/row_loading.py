@@ -80,18 +80,18 @@ def load_rows(
     The dataset has exactly these columns, and those of `keep_columns`:
 
     - `prompt`: messages with string contents, without `<image>` at the ends of the first user message.
-    - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures.
+    - `images`: PIL images in RGB, upright, transparent parts white, decoded on access; `[]` without images.
     - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several. Without a
       column of answers, the last turn of the assistant in `messages` or `conversations`.
     - `choices`: letter → text, or None.
     - `id`: the row's own, or "<source>-<index>".
     - `category`: a string or None.
 
-    The first call decodes every picture. Later calls read what it wrote (`row_cache`), unless rows, arguments, this
-    package, or path, size or time of change of a picture differ.
+    The first call decodes every image. Later calls read what it wrote (`row_cache`), unless rows, arguments, this
+    package, or path, size or time of change of an image differ.
 
-    A row with media that the model would not see is a bad row: video or audio, or a picture in a column that is not
-    read while the row has no other. With `images` in `columns`, pictures in other columns are ignored; with None, all
+    A row with media that the model would not see is a bad row: video or audio, or an image in a column that is not
+    read while the row has no other. With `images` in `columns`, images in other columns are ignored; with None, all
     media.
 
     Args:
@@ -130,7 +130,7 @@ def load_rows(
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
 
     root = table.image_root if image_root is None else Path(image_root)
-    if "images" in (columns or {}):  # which pictures the model sees has been decided; `None`: no media at all
+    if "images" in (columns or {}):  # which images the model sees has been decided; `None`: no media at all
         left_out = [column for column in left_out if "images" in source_columns and is_media_column(column)]
     features = {} if table.is_json else {column: raw.features[column] for column in source_columns.values()}
     reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out), features)
@@ -207,7 +207,7 @@ def _check_rows(
         features=Features({**CHECKED_FEATURES, **kept_features}),
         remove_columns=[column for column in raw.column_names if column not in keep],
         num_proc=num_proc,
-        writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of pictures
+        writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of images
         desc="Checking rows",
         **caching,
     )
@@ -254,7 +254,7 @@ def _warn_of_unlisted_choices(dataset: Dataset, source_name: str) -> None:
     if unlisted:
         logger.warning(
             "%s: %d of %d prompts, the first that of %r, do not list the `choices` of their rows, and nothing else "
-            "does. Fix: write letters and texts into the prompt, unless they are in the picture.",
+            "does. Fix: write letters and texts into the prompt, unless they are in the image.",
             source_name,
             len(unlisted),
             len(dataset),

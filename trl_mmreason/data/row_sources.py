@@ -189,7 +189,7 @@ def _read_utf8(file: Path) -> str:
 
 
 def undecoded(dataset: Dataset) -> Dataset:
-    """Make columns of pictures give the stored {"bytes", "path"} instead of PIL pictures."""
+    """Make columns of images give the stored {"bytes", "path"} instead of PIL images."""
     for column, feature in dataset.features.items():
         if (stored := _stored(feature)) != feature:
             dataset = dataset.cast_column(column, stored)

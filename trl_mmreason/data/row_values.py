@@ -1,4 +1,4 @@
-"""Read one value of a row (answer, choices, label, picture), or raise `RefusedValue`."""
+"""Read one value of a row (answer, choices, label, image), or raise `RefusedValue`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .images import (
     SeveralFrames,
     decode,
     gap_problem,
-    picture_file,
-    present_pictures,
+    image_file,
+    present_images,
     record_problem,
-    repaired_picture,
+    repaired_image,
 )
 
 # The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
 _MAX_ASPECT_RATIO = 200
-_MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small picture in base64 has more
+_MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small image in base64 has more
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 # A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
 _ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
@@ -100,8 +100,8 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
     for answer in answers:
         if PLACEHOLDER in answer:
             raise RefusedValue(
-                "picture in the answer",
-                f"the answer is {show(answer)} and has a picture, but models here answer in text; give the text alone",
+                "image in the answer",
+                f"the answer is {show(answer)} and has an image, but models here answer in text; give the text alone",
             )
         if problem := gold_problem(read_gold(answer)):
             raise RefusedValue("unusable answer", f"the answer {show(answer)} cannot be graded: {problem}")
@@ -183,22 +183,22 @@ def _read_text(value: Any) -> str:
 
 
 def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
-    """Return {"bytes", "path"} for each picture, as `datasets.Image(mode="RGB")` stores it, decoding each once.
+    """Return {"bytes", "path"} for each image, as `datasets.Image(mode="RGB")` stores it, decoding each once.
 
     Args:
-        value: one picture or a list of them, or any form of none (`present_pictures`). A picture is a path, the bytes
+        value: one image or a list of them, or any form of none (`present_images`). An image is a path, the bytes
             of a file, or a dictionary with "bytes" or "path".
         image_root: folder that relative paths start from.
     """
     if problem := gap_problem(value):
-        raise RefusedValue("missing picture", f"the row has {problem}")
-    return [_read_picture(picture, image_root) for picture in present_pictures(value)]
+        raise RefusedValue("missing image", f"the row has {problem}")
+    return [_read_image(image, image_root) for image in present_images(value)]
 
 
-def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
+def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
     stored: dict[str, Any] = {"bytes": None, "path": None}
     if problem := record_problem(value):
-        raise RefusedValue("wrong type", f'a picture is {problem}: write {{"path": …}}, or the path alone')
+        raise RefusedValue("wrong type", f'an image is {problem}: write {{"path": …}}, or the path alone')
     if isinstance(value, Mapping):
         path = value.get("path")
         stored = {"bytes": (value.get("bytes") or None) if path else value.get("bytes"), "path": path}
@@ -207,47 +207,47 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     elif isinstance(value, str):
         stored["path"] = value
     if isinstance(stored["bytes"], bytes):
-        where = f"the picture {stored['path']!r}" if stored["path"] else f"a picture of {len(stored['bytes'])} bytes"
+        where = f"the image {stored['path']!r}" if stored["path"] else f"an image of {len(stored['bytes'])} bytes"
     elif isinstance(stored["path"], str):
         stored["path"] = where = str(_existing_file(stored["path"], image_root))
     else:
-        raise wrong_type(value, 'a path, the bytes of a picture file, or {"bytes": …, "path": …}')
+        raise wrong_type(value, 'a path, the bytes of an image file, or {"bytes": …, "path": …}')
     try:
-        picture = decode(stored["path"] if stored["bytes"] is None else stored["bytes"])
-        repaired = repaired_picture(picture)
+        image = decode(stored["path"] if stored["bytes"] is None else stored["bytes"])
+        repaired = repaired_image(image)
     except SeveralFrames as error:
         raise RefusedValue("several frames", f"{where}: {error}") from error
     except DECODING_ERRORS as error:
         fix = "shrink it" if isinstance(error, PIL.Image.DecompressionBombError) else "save it again"
-        raise RefusedValue("unreadable picture", f"{where} cannot be decoded ({error}); {fix}") from error
-    width, height = picture.size
+        raise RefusedValue("unreadable image", f"{where} cannot be decoded ({error}); {fix}") from error
+    width, height = image.size
     if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
         raise RefusedValue(
-            "picture too long",
+            "image too long",
             f"{where} is {width}×{height} pixels; sides may differ by a factor of {_MAX_ASPECT_RATIO} at most: crop it",
         )
-    return stored if repaired is None else stored_picture(repaired)
+    return stored if repaired is None else stored_image(repaired)
 
 
 def _existing_file(path: str, image_root: Path) -> Path:
     if re.match(r"(https?|s3|hf|gs)://", path):
-        raise RefusedValue("picture is a link", f"{path!r} is not on this machine; download the pictures first")
+        raise RefusedValue("image is a link", f"{path!r} is not on this machine; download the images first")
     if path.startswith("file://"):
-        raise RefusedValue("picture is a link", f"{path!r} is a URL of a file; write the path without file://")
+        raise RefusedValue("image is a link", f"{path!r} is a URL of a file; write the path without file://")
     if path.startswith("data:") or len(path) > 1024 or max(map(len, path.split("/"))) > _MAX_FILE_NAME:
         raise RefusedValue(
-            "picture is base64",
+            "image is base64",
             f"expected a path and got {show(path)}; save it as a file and give its path, or give its bytes",
         )
     file = (image_root / path).absolute()
     if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
-        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
+        raise RefusedValue("missing image file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
     return file
 
 
-def stored_picture(picture: PIL.Image.Image) -> dict[str, Any]:
-    """Encode a picture as `datasets` stores it, losslessly; `datasets` itself encodes each twice and takes longer."""
-    return {"bytes": picture_file(picture, "PNG", compress_level=1), "path": None}  # a third of the usual level's time
+def stored_image(image: PIL.Image.Image) -> dict[str, Any]:
+    """Encode an image as `datasets` stores it, losslessly; `datasets` itself encodes each twice and takes longer."""
+    return {"bytes": image_file(image, "PNG", compress_level=1), "path": None}  # a third of the usual level's time
 
 
 def wrong_type(value: Any, expected: str) -> RefusedValue:
@@ -255,6 +255,6 @@ def wrong_type(value: Any, expected: str) -> RefusedValue:
 
 
 def show(value: Any) -> str:
-    """A short repr, as values may be whole pictures."""
+    """A short repr, as values may be whole images."""
     text = repr(value[:60] if isinstance(value, str | bytes) else value)
     return text if len(text) <= 80 else text[:77] + "…"

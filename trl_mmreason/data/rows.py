@@ -14,8 +14,8 @@ from typing import Any
 
 import datasets
 
-from ..messages import PLACEHOLDER, conversation, pictures_inside, split_answer
-from .images import present_pictures
+from ..messages import PLACEHOLDER, conversation, images_inside, split_answer
+from .images import present_images
 from .row_values import (
     RefusedValue,
     as_declared,
@@ -54,8 +54,8 @@ _BESIDE_PROMPT = {
 }
 
 
-def _reading_pictures(column: str) -> str:
-    return f"{naming_column('images', column)}; null (None) if the pictures are not needed"
+def _reading_images(column: str) -> str:
+    return f"{naming_column('images', column)}; null (None) if the images are not needed"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RowReader:
     Attributes:
         columns: our name → the source's column, for those that the source has. One column for `prompt` and `answer`
             holds conversations, whose last turn is the answer.
-        image_root: folder that relative paths of pictures start from.
+        image_root: folder that relative paths of images start from.
         source_name: beginning of the ids of rows without one.
         system_prompt: put before every prompt as a system message.
         unread: further columns, which are searched for media that the model would not see.
@@ -118,7 +118,7 @@ class RowReader:
         values = {
             name: as_declared(row.get(column), self.features.get(column)) for name, column in self.columns.items()
         }
-        inside = pictures_inside(values.get("prompt"))
+        inside = images_inside(values.get("prompt"))
         values["prompt"] = conversation(values.get("prompt"))
         if ends_with_answer := self.columns.get("answer") == self.columns.get("prompt"):
             values["prompt"], values["answer"] = split_answer(values["prompt"])
@@ -137,8 +137,8 @@ class RowReader:
             images = read("prompt", lambda _: self._read_inside(inside, len(images))) or []
         image_count = None if problems else len(images)
         unread = {column: row.get(column) for column in self.unread}
-        read_ones = None if problems else [*present_pictures(values.get("images")), *inside]
-        if unseen := unseen_media(unread, read_ones, image_root=self.image_root, fix=_reading_pictures):
+        read_ones = None if problems else [*present_images(values.get("images")), *inside]
+        if unseen := unseen_media(unread, read_ones, image_root=self.image_root, fix=_reading_images):
             alone = TEXT_ALONE if unseen.reason == "video or audio" else ""
             problems.append({**unseen._asdict(), "message": unseen.message + alone})
         problems.extend(self._dropped_text(row))
@@ -153,12 +153,12 @@ class RowReader:
             "problems": problems,
         }
 
-    def _read_inside(self, pictures: list[Any], beside: int) -> list[dict[str, Any]]:
-        """Pictures inside messages, of which a row with pictures `beside` them has none."""
+    def _read_inside(self, images: list[Any], beside: int) -> list[dict[str, Any]]:
+        """Images inside messages, of which a row with images `beside` them has none."""
         if beside:
-            message = f"the messages hold {len(pictures)} picture(s) and the column of pictures {beside}"
-            raise RefusedValue("pictures in two places", f"{message}; keep them in one place")
-        return read_images(pictures, self.image_root)
+            message = f"the messages hold {len(images)} image(s) and the column of images {beside}"
+            raise RefusedValue("images in two places", f"{message}; keep them in one place")
+        return read_images(images, self.image_root)
 
     def _dropped_text(self, row: Row) -> list[dict[str, str]]:
         """Columns of the row that belong to its prompt and are not read."""
@@ -178,12 +178,12 @@ class RowReader:
 def read_prompt(value: Any, image_count: int | None, system_prompt: str | None = None) -> list[dict[str, str]]:
     """Return messages with string contents.
 
-    TRL puts the pictures before the first user message, so `<image>` is removed at the two ends of that message, and
+    TRL puts the images before the first user message, so `<image>` is removed at the two ends of that message, and
     refused anywhere else.
 
     Args:
         value: a string, which becomes a user message, or a list of messages.
-        image_count: number of the row's pictures; None if unknown, and then placeholders are not counted.
+        image_count: number of the row's images; None if unknown, and then placeholders are not counted.
         system_prompt: put first as a system message.
     """
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
@@ -213,13 +213,13 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     if any(PLACEHOLDER in message["content"] for message in messages):
         raise RefusedValue(
             "misplaced <image>",
-            "<image> stands inside the text, but TRL puts all pictures before the first user message; "
-            "refer to them in words ('the second picture') and remove <image>",
+            "<image> stands inside the text, but TRL puts all images before the first user message; "
+            "refer to them in words ('the second image') and remove <image>",
         )
     if placeholder_count and image_count is not None and placeholder_count != image_count:
         raise RefusedValue(
             "wrong number of <image>",
-            f"the prompt has {placeholder_count} <image> placeholder(s) and the row {image_count} picture(s); "
+            f"the prompt has {placeholder_count} <image> placeholder(s) and the row {image_count} image(s); "
             "make them equal or leave the placeholders out",
         )
     if system_prompt is None:
@@ -250,7 +250,7 @@ def _read_message(message: Any) -> dict[str, str]:
         raise RefusedValue(
             "wrong message",
             f"the content of a message is {show(fields['content'])}; it must be a string, or parts of text "
-            '({"type": "text", "text": …}) and pictures ({"type": "image"})',
+            '({"type": "text", "text": …}) and images ({"type": "image"})',
         )
     return {"role": fields["role"], "content": fields["content"]}
 

@@ -1,4 +1,4 @@
-"""Media in a row that its model would not see: video, audio, and pictures in a column that is not read.
+"""Media in a row that its model would not see: video, audio, and images in a column that is not read.
 
 Values decide, and names where values say little: text that mentions a file, and the number of a video, are no media.
 """
@@ -20,21 +20,21 @@ from datasets import Audio, Dataset, LargeList, List, Video
 from ..messages import PLACEHOLDER
 from .images import (
     DECODING_ERRORS,
-    PICTURE_COLUMNS,
+    IMAGE_COLUMNS,
     gap_problem,
-    picture_digest,
-    present_pictures,
+    image_digest,
+    present_images,
     record_problem,
-    stored_pictures,
+    stored_images,
 )
 
-_PICTURE_FILE = re.compile(r".*\.(png|jpe?g|webp|bmp|gif|tiff?)(\?\S*)?", re.IGNORECASE)
+_IMAGE_FILE = re.compile(r".*\.(png|jpe?g|webp|bmp|gif|tiff?)(\?\S*)?", re.IGNORECASE)
 _MEDIA_FILE = re.compile(r".*\.(mp4|avi|mov|mkv|webm|m4v|mpe?g|wav|mp3|flac|ogg|opus|m4a|aac)(\?\S*)?", re.IGNORECASE)
 _PARTS = r"(_?(path|file|file_?name|url|uri|byte|data|list)s?)?"
 _MEDIA_COLUMN = re.compile(rf"(input_)?(video|audio)s?{_PARTS}", re.IGNORECASE)
-_PICTURE_NAMES = r"(.*_)?(image|img|picture|pic|photo|photograph|figure|screenshot|diagram)s?"
-_PICTURE_COLUMN = re.compile(rf"{_PICTURE_NAMES}\d*(_.*)?", re.IGNORECASE)
-_FURTHER_PICTURE = re.compile(rf"{_PICTURE_NAMES}(_?\d+|_[a-z])?", re.IGNORECASE)  # no path or link of one that is read
+_IMAGE_NAMES = r"(.*_)?(image|img|picture|pic|photo|photograph|figure|screenshot|diagram)s?"
+_IMAGE_COLUMN = re.compile(rf"{_IMAGE_NAMES}\d*(_.*)?", re.IGNORECASE)
+_FURTHER_IMAGE = re.compile(rf"{_IMAGE_NAMES}(_?\d+|_[a-z])?", re.IGNORECASE)  # no path or link of one that is read
 _ORIGIN = re.compile(r"(.*_)?(id|source|origin)s?", re.IGNORECASE)  # where a row comes from
 _KINDS = ("image", "video", "audio")  # as {"kind": "image", "uri": …} and the like say what they hold
 _SAYS_KIND = ("type", "kind", "modality", "media_type")
@@ -54,14 +54,14 @@ _MEDIA_STARTS = (b"ID3", b"fLaC", b"OggS", b"\x1aE\xdf\xa3")  # MP3, FLAC, Ogg, 
 _READ = ("prompt", "completion", "answer", "choices", "id", "category", "hint", "caption")
 _ROWS_LOOKED_AT, _ROWS_AT_ONCE = 20, 1000
 
-NO_MEDIA = "models here see text and pictures only"
+NO_MEDIA = "models here see text and images only"
 _FRAMES = (
     "put frames of it into `images`, or remove the column to train on the rest; if only a reward function reads it, "
     "give it another name"
 )
-_AS_STORED = ((), ("bytes",), ("path",))  # keys below a column of pictures
+_AS_STORED = ((), ("bytes",), ("path",))  # keys below a column of images
 TEXT_ALONE = """; or read the text alone: --columns '{"images": null}', or columns={"images": None} in Python"""
-_IN_ONE = "put the pictures into one list column `images`"
+_IN_ONE = "put the images into one list column `images`"
 
 
 class Unseen(NamedTuple):
@@ -79,45 +79,45 @@ class Unseen(NamedTuple):
 
 
 def unseen_media(
-    unread: Mapping[str, Any], pictures: list[Any] | None, *, image_root: Path | None = None, fix: Callable[[str], str]
+    unread: Mapping[str, Any], images: list[Any] | None, *, image_root: Path | None = None, fix: Callable[[str], str]
 ) -> Unseen | None:
     """Find media in the columns of a row that are not read.
 
     Args:
-        unread: column → value, pictures as they are stored.
-        pictures: the row's pictures that the model sees, as they are stored; `None` if they cannot be read. A row with
-            pictures may name the video or the file that they come from, but not hold another picture.
+        unread: column → value, images as they are stored.
+        images: the row's images that the model sees, as they are stored; `None` if they cannot be read. A row with
+            images may name the video or the file that they come from, but not hold another image.
         image_root: folder that relative paths start from.
-        fix: how a column of this name is read as that of pictures.
+        fix: how a column of this name is read as that of images.
     """
-    alone = pictures == []
+    alone = images == []
     for column, value in unread.items():
         if any(_is_media(leaf, alone, image_root) for leaf in _leaves(value, (column,))):
             return Unseen(column, "video or audio", f"it holds video or audio, and {NO_MEDIA}; {_FRAMES}")
         if alone and column == "pixel_values" and value:
-            message = "it holds processed pictures, which nobody reads; put the pictures themselves into `images`"
-            return Unseen(column, "picture in another column", message)
+            message = "it holds processed images, which nobody reads; put the images themselves into `images`"
+            return Unseen(column, "image in another column", message)
     found = []
-    for column, value in {} if pictures is None else unread.items():
-        if not alone and not _FURTHER_PICTURE.fullmatch(column):
+    for column, value in {} if images is None else unread.items():
+        if not alone and not _FURTHER_IMAGE.fullmatch(column):
             continue
-        leaves = [leaf for leaf in _leaves(value, (column,)) if _is_picture(leaf, image_root)]
+        leaves = [leaf for leaf in _leaves(value, (column,)) if _is_image(leaf, image_root)]
         if alone and leaves:
             found.append((column, all(leaf.names[1:] in _AS_STORED for leaf in leaves)))
-        elif any(_is_another(leaf.value, pictures or (), image_root) for leaf in leaves):
+        elif any(_is_another(leaf.value, images or (), image_root) for leaf in leaves):
             only = f"or name the only column to read: {fix(column)}"
-            message = f"it holds a picture that nobody reads, beside one that is read; {_IN_ONE}; {only}"
-            return Unseen(column, "second picture", message)
+            message = f"it holds an image that nobody reads, beside one that is read; {_IN_ONE}; {only}"
+            return Unseen(column, "second image", message)
     if not found:
         return None
     column, is_readable = found[0]
     if len(found) > 1:
         names = [name for name, _ in found]
-        message = f"the columns {names} hold pictures that nobody reads; {_IN_ONE}; or name one of them: {fix(column)}"
+        message = f"the columns {names} hold images that nobody reads; {_IN_ONE}; or name one of them: {fix(column)}"
     else:
         how = fix(column) if is_readable else f"{_IN_ONE}{TEXT_ALONE if image_root else ''}"
-        message = f"it holds a picture that nobody reads, and the row has no other; {how}"
-    return Unseen(column, "picture in another column", message)
+        message = f"it holds an image that nobody reads, and the row has no other; {how}"
+    return Unseen(column, "image in another column", message)
 
 
 def is_media_column(column: str) -> bool:
@@ -132,47 +132,47 @@ def mark_problem(text: str) -> Unseen | None:
         return None
     if re.search("video|audio", mark, re.IGNORECASE):
         return Unseen("", "video or audio", f"the mark {mark}, and {NO_MEDIA}; put frames into `images` and remove it")
-    message = f"the mark {mark} of a picture; write {PLACEHOLDER} at its beginning for each of `images`, or remove it"
-    return Unseen("", "mark of a picture", message)
+    message = f"the mark {mark} of an image; write {PLACEHOLDER} at its beginning for each of `images`, or remove it"
+    return Unseen("", "mark of an image", message)
 
 
 def refuse_unseen_media(name: str, dataset: Dataset) -> None:
     """Refuse a data set (`name` in errors) that holds media which the model would not see, and name the row."""
     if dataset.format["type"] == "custom":
         return  # what its transform makes of the columns is not known
-    others = [column for column in dataset.column_names if column not in (*_READ, *PICTURE_COLUMNS)]
+    others = [column for column in dataset.column_names if column not in (*_READ, *IMAGE_COLUMNS)]
     for column in others:
         if _declares_media(dataset.features[column]):
             raise ValueError(f"{name}: the column {column!r} holds video or audio, and {NO_MEDIA}. Fix: {_FRAMES}.")
     suspects = [column for column in others if is_media_column(column)]
     first = dataset.select(range(min(_ROWS_LOOKED_AT, len(dataset))))
-    pictures = [column for column in PICTURE_COLUMNS if column in dataset.column_names]
-    for rows, columns in ((dataset, suspects), (first, [*others, *pictures])):
+    images = [column for column in IMAGE_COLUMNS if column in dataset.column_names]
+    for rows, columns in ((dataset, suspects), (first, [*others, *images])):
         for number, row in _stored_rows(rows, columns):
             unread = {column: row[column] for column in columns if column in others}
             # of the suspects alone nothing but video and audio is looked for
-            stored = None if rows is dataset else stored_pictures(row)
+            stored = None if rows is dataset else stored_images(row)
             if problem := next(filter(None, map(record_problem, stored or ())), None):
-                raise ValueError(f"{name}: a picture of row {number} is {problem}.")
-            for column in pictures:
+                raise ValueError(f"{name}: an image of row {number} is {problem}.")
+            for column in images:
                 if gap := gap_problem(row.get(column)):
                     raise ValueError(f"{name}: row {number}, column {column!r}: it has {gap}.")
-            if stored and present_pictures(row.get("images")):
+            if stored and present_images(row.get("images")):
                 unread["image"] = row.get("image")  # trainers read `images`, not `image`
             unseen = unseen_media(unread, stored, fix=lambda column: _RENAME.format(column))
             if unseen is not None:
                 raise ValueError(f"{name}: row {number}, column {unseen.column!r}: {unseen.message}.")
-    _refuse_marks(name, dataset, pictures)
+    _refuse_marks(name, dataset, images)
 
 
 _RENAME = (
     "name that column `images` (dataset.rename_column({!r}, 'images')), or remove it; if only a reward function reads "
-    "it, give it a name that is none of a picture"
+    "it, give it a name that is none of an image"
 )
 
 
 def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
-    """Refuse prompts with parts or marks that no picture stands for."""
+    """Refuse prompts with parts or marks that no image stands for."""
     for number, row in _stored_rows(dataset, ["prompt"]):
         prompt = row["prompt"]
         contents = [prompt] if isinstance(prompt, str) else [message.get("content") for message in prompt or ()]
@@ -183,7 +183,7 @@ def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
         if strange:
             raise ValueError(
                 f"{name}: the prompt of row {number} has a part of type {strange[0]!r}, and {NO_MEDIA}. Fix: put "
-                "pictures, or frames of a video, into `images`, and leave it out."
+                "images, or frames of a video, into `images`, and leave it out."
             )
         if problem := next(filter(None, map(mark_problem, texts)), None):
             raise ValueError(f"{name}: the prompt of row {number} has {problem.message}.")
@@ -191,16 +191,16 @@ def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
         if not marks:
             continue
         stored = dict(next(_stored_rows(dataset.select([number]), columns))[1]) if columns else {}
-        count = len(stored_pictures(stored)) + sum(part.get("image") is not None for part in parts)
+        count = len(stored_images(stored)) + sum(part.get("image") is not None for part in parts)
         if marks > count:
             raise ValueError(
-                f"{name}: the prompt of row {number} has {marks} {PLACEHOLDER} and the row {count} picture(s). Fix: "
-                f"put its pictures into `images`, or leave {PLACEHOLDER} out."
+                f"{name}: the prompt of row {number} has {marks} {PLACEHOLDER} and the row {count} image(s). Fix: "
+                f"put its images into `images`, or leave {PLACEHOLDER} out."
             )
 
 
 def _stored_rows(dataset: Dataset, columns: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Number and columns of each row, as they are stored: no picture is decoded."""
+    """Number and columns of each row, as they are stored: no image is decoded."""
     if not columns:
         return
     number = 0
@@ -260,7 +260,7 @@ def _is_named_file(leaf: _Leaf, ending: re.Pattern[str], named: bool, root: Path
 
 def _is_media(leaf: _Leaf, alone: bool, root: Path | None) -> bool:
     value = leaf.value
-    # beside pictures that are read, deeper names may say which video they come from
+    # beside images that are read, deeper names may say which video they come from
     named = _named(leaf if alone else leaf._replace(names=leaf.names[:1]), _MEDIA_COLUMN)
     if isinstance(value, bytes):
         return named or value.startswith(_MEDIA_STARTS) or value[4:8] == b"ftyp" or value[8:12] in (b"AVI ", b"WAVE")
@@ -271,8 +271,8 @@ def _is_media(leaf: _Leaf, alone: bool, root: Path | None) -> bool:
     return (alone or named) and _is_named_file(leaf, _MEDIA_FILE, named, root)
 
 
-def _is_picture(leaf: _Leaf, root: Path | None) -> bool:
-    value, named = leaf.value, _named(leaf, _PICTURE_COLUMN)
+def _is_image(leaf: _Leaf, root: Path | None) -> bool:
+    value, named = leaf.value, _named(leaf, _IMAGE_COLUMN)
     if isinstance(value, bytes):
         try:
             PIL.Image.open(io.BytesIO(value)).close()
@@ -284,16 +284,16 @@ def _is_picture(leaf: _Leaf, root: Path | None) -> bool:
     if _ENCODED.match(value):
         return True
     is_link = named and value.startswith(_LINKS) and not any(map(str.isspace, value))
-    return is_link or _is_named_file(leaf, _PICTURE_FILE, named, root)
+    return is_link or _is_named_file(leaf, _IMAGE_FILE, named, root)
 
 
-def _is_another(value: Any, pictures: Sequence[Any], root: Path | None) -> bool:
-    """Whether a picture is none of those that are read; a file that is not there may be the name of one of them."""
+def _is_another(value: Any, images: Sequence[Any], root: Path | None) -> bool:
+    """Whether an image is none of those that are read; a file that is not there may be the name of one of them."""
     is_path = isinstance(value, str) and not (value.startswith(_LINKS) or _ENCODED.match(value))
     if is_path and not os.path.isfile(value if root is None else root / value):
-        names = {Path(one["path"]).name for one in pictures if isinstance(one, Mapping) and one.get("path")}
+        names = {Path(one["path"]).name for one in images if isinstance(one, Mapping) and one.get("path")}
         return bool(names) and Path(value).name not in names
-    return _digest(value, root) not in {_digest(picture, root) for picture in pictures}
+    return _digest(value, root) not in {_digest(image, root) for image in images}
 
 
 def _digest(value: Any, root: Path | None) -> bytes:
@@ -301,6 +301,6 @@ def _digest(value: Any, root: Path | None) -> bytes:
         value = value.get("bytes") or value.get("path")
     path = value if root is None or not isinstance(value, str) else str(root / value)
     try:
-        return picture_digest(path)
+        return image_digest(path)
     except (FileNotFoundError, ValueError):
         return str(value).encode()

@@ -1,4 +1,4 @@
-"""Training curves from the trainer's log, as a picture and as plots of the report page."""
+"""Training curves from the trainer's log, as an image and as plots of the report page."""
 
 from __future__ import annotations
 

@@ -100,9 +100,9 @@ def save_evaluation(
 
     Args:
         folder: output folder, created if missing.
-        rows: the questions, with their pictures.
+        rows: the questions, with their images.
         samples, results, record: results of `evaluate`, `summarise` and `provenance_record`.
-        shown: questions in the report, whose pictures are kept.
+        shown: questions in the report, whose images are kept.
 
     Returns:
         The report.
@@ -155,7 +155,7 @@ def write_evaluation_report(
             trajectory
             for name, each in saved.items()
             for trajectory in trajectories_of(
-                each.samples, first.pictures, shown, "" if len(saved) == 1 else name, questions
+                each.samples, first.images, shown, "" if len(saved) == 1 else name, questions
             )
         ],
         **curves,
@@ -166,7 +166,7 @@ def write_evaluation_report(
 
 def trajectories_of(
     samples: Samples,
-    pictures: Mapping[str, list[PIL.Image.Image]],
+    images: Mapping[str, list[PIL.Image.Image]],
     shown: int,
     run: str,
     questions: Mapping[str, str],
@@ -175,7 +175,7 @@ def trajectories_of(
 
     Args:
         samples: result of `evaluate`.
-        pictures: id → the question's.
+        images: id → the question's.
         shown: number of questions on the page.
         run: name of this evaluation among others.
         questions: id → the question; others may have been asked with another prompt.
@@ -190,7 +190,7 @@ def trajectories_of(
                     category=row.get("category") or "",
                     question=questions[row["id"]],
                     answer=gold if isinstance(gold, str) else " or ".join(gold or ()),
-                    images=pictures.get(row["id"], ()),
+                    images=images.get(row["id"], ()),
                     run=run,
                     number=index + 1 if samples.n > 1 else None,
                     turns=_turns(sample, samples.turns),

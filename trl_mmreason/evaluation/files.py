@@ -1,4 +1,4 @@
-"""Read and write an evaluation's files: results, samples, each question's share in the metrics, pictures.
+"""Read and write an evaluation's files: results, samples, each question's share in the metrics, images.
 
 Equal evaluations give equal files: there is no time in them, and no order but that of the questions.
 """
@@ -27,7 +27,7 @@ from .results import EvaluatedQuestion, Results
 from .runner import Samples
 
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
-QUESTIONS, PICTURES = "questions.jsonl", "pictures.parquet"
+QUESTIONS, IMAGES = "questions.jsonl", "pictures.parquet"
 EVALUATION_FORMAT = 1
 
 _decode = Image().decode_example
@@ -44,13 +44,13 @@ class SavedEvaluation:
         samples: result of `evaluate`; each prompt as one message, the question.
         results: result of `summarise`.
         about: what made them: `results.json` without the numbers.
-        pictures: id → the pictures of the first questions.
+        images: id → the images of the first questions.
     """
 
     samples: Samples
     results: Results
     about: dict[str, Any]
-    pictures: dict[str, list[PIL.Image.Image]]
+    images: dict[str, list[PIL.Image.Image]]
 
 
 def refuse_folders(folder: Path, *others: str) -> None:
@@ -63,7 +63,7 @@ def refuse_folders(folder: Path, *others: str) -> None:
     Raises:
         DataError: names it.
     """
-    for name in (RESULTS, SAMPLES, QUESTIONS, PICTURES, PRINTED, *others):
+    for name in (RESULTS, SAMPLES, QUESTIONS, IMAGES, PRINTED, *others):
         if (folder / name).is_dir():
             raise DataError(
                 f"{folder / name} is a folder, expected a file or nothing. Fix: move it, or write elsewhere."
@@ -71,7 +71,7 @@ def refuse_folders(folder: Path, *others: str) -> None:
 
 
 def write_evaluation(
-    folder: str | Path, samples: Samples, results: Results, record: Mapping[str, Any], pictured: Dataset
+    folder: str | Path, samples: Samples, results: Results, record: Mapping[str, Any], with_images: Dataset
 ) -> None:
     """Write all files except the report.
 
@@ -79,7 +79,7 @@ def write_evaluation(
         folder: output folder, created if missing.
         samples, results: results of `evaluate` and `summarise`.
         record: how the numbers were made, as JSON: benchmark, settings, versions.
-        pictured: the first questions, whose pictures are kept.
+        with_images: the first questions, whose images are kept.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,9 +88,9 @@ def write_evaluation(
     write_whole(folder / SAMPLES, _as_jsonl(_lines(samples)))
     write_whole(folder / QUESTIONS, _as_jsonl(_table_lines(results)))
     write_whole(folder / PRINTED, f"{format_results(results)}\n")
-    with atomic_path(folder / PICTURES) as unfinished:
-        ids = [row["id"] for row in samples.rows[: len(pictured)]]
-        pictured.select_columns(["images"]).add_column("id", ids).to_parquet(unfinished)
+    with atomic_path(folder / IMAGES) as unfinished:
+        ids = [row["id"] for row in samples.rows[: len(with_images)]]
+        with_images.select_columns(["images"]).add_column("id", ids).to_parquet(unfinished)
     write_whole(
         folder / RESULTS, json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
     )  # last: it is complete
@@ -103,7 +103,7 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
         DataError: the folder holds no evaluation, or one of a newer format.
     """
     folder = Path(folder)
-    missing = [name for name in (RESULTS, SAMPLES, QUESTIONS, PICTURES) if not (folder / name).is_file()]
+    missing = [name for name in (RESULTS, SAMPLES, QUESTIONS, IMAGES) if not (folder / name).is_file()]
     if missing:
         raise DataError(f"{folder} is not a finished evaluation: it has no {' and no '.join(missing)}.")
     whole = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
@@ -111,10 +111,10 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
         raise DataError(f"{folder / RESULTS} has the format {whole.get('format')!r}, expected {EVALUATION_FORMAT}.")
     samples = _samples(_read_lines(folder / SAMPLES), whole["n"], whole["turns"])
     results = _results(whole, _read_lines(folder / QUESTIONS))
-    rows = pq.read_table(folder / PICTURES).to_pylist()
-    pictures = {row["id"]: [_decode(image) for image in row["images"]] for row in rows}
+    rows = pq.read_table(folder / IMAGES).to_pylist()
+    images = {row["id"]: [_decode(image) for image in row["images"]] for row in rows}
     about = {name: value for name, value in whole.items() if name not in _NUMBERS}
-    return SavedEvaluation(samples, results, about, pictures)
+    return SavedEvaluation(samples, results, about, images)
 
 
 def format_results(results: Results) -> str:

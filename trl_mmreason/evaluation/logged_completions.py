@@ -71,7 +71,7 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
         notes.append(f"Shown are {len(trajectories)} of the {total} completions at {steps}.")
     if without_questions:
         steps = ", ".join(map(str, without_questions))
-        notes.append(f"Pictures and ids of the questions were not logged at step {steps}.")
+        notes.append(f"Images and ids of the questions were not logged at step {steps}.")
     return Logged(_numbered(_told_apart(trajectories)), notes)
 
 
@@ -134,7 +134,7 @@ def _trajectory(
         category=question.category,
         question=question.question,
         answer=question.answer,
-        images=[_opened(path) for path in question.pictures if path.exists()],
+        images=[_opened(path) for path in question.images if path.exists()],
         run=run,
         step=line["step"],
         turns=turns,
@@ -195,8 +195,8 @@ def _numbered(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def _digest(question: LoggedQuestion) -> str:
-    """An id for a question without one, equal for equal text and pictures."""
-    content = "\n".join([question.question, *(path.name for path in question.pictures)])
+    """An id for a question without one, equal for equal text and images."""
+    content = "\n".join([question.question, *(path.name for path in question.images)])
     return f"question {hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 

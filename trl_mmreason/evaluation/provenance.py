@@ -70,7 +70,7 @@ def provenance_record(
 
 
 def digest_of(rows: Dataset) -> str:
-    """Digest of the questions, their pictures and their gold answers, in order."""
+    """Digest of the questions, their images and their gold answers, in order."""
     digest = hashlib.sha256()
     names = ("id", "prompt", "answer", "choices", "group", "tolerance")
     words_of_rows = rows.select_columns([name for name in names if name in rows.column_names])

@@ -1,6 +1,6 @@
 """One self-contained HTML page: settings, tables, training curves, and a browser of what the model wrote.
 
-The page loads nothing from anywhere: pictures are inlined, and its content policy forbids every request. All
+The page loads nothing from anywhere: images are inlined, and its content policy forbids every request. All
 text is escaped by the template; nothing that a model wrote becomes markup, script or JSON.
 """
 
@@ -217,13 +217,13 @@ def _by_question(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
 
 
 def _question(group: list[Trajectory]) -> dict[str, Any]:
-    """The template's values for one question, with the pictures of its first trajectory."""
+    """The template's values for one question, with the images of its first trajectory."""
     first = group[0]
     graded = [trajectory.is_right for trajectory in group if trajectory.is_right is not None]
     is_group = first.step is not None
     return {
         "trajectories": [{"of": trajectory, "values": _values(trajectory)} for trajectory in group],
-        "pictures": [{"uri": page_data_url(one), "small": max(one.size) < _SMALL_SIDE_PIXELS} for one in first.images],
+        "images": [{"uri": page_data_url(one), "small": max(one.size) < _SMALL_SIDE_PIXELS} for one in first.images],
         "about": [
             first.id,
             first.category,

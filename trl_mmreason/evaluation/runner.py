@@ -32,7 +32,7 @@ class Samples:
     """The samples of every question, in the order of the rows.
 
     Attributes:
-        rows: the questions, without their pictures.
+        rows: the questions, without their images.
         n: samples per question.
         turns: answers that a whole sample has.
         samples: (Q, n) the payload of each sample: `turns`, each with `text`, `answer`, `correct`, `reason` and

@@ -141,7 +141,7 @@ def scaling_plots(evaluations: Mapping[str, SavedEvaluation]) -> list[Plot]:
 
 
 def draw_scaling(plots: Sequence[Plot]) -> Figure:
-    """Draw the curves of `scaling_plots` into a picture."""
+    """Draw the curves of `scaling_plots` into an image."""
     figure = Figure(figsize=(4.6 * len(plots), 3.8), layout="constrained")
     for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False).flat, plots, strict=True):
         for colour, line in zip(cycle(COLOURS), plot.lines, strict=False):

@@ -1,7 +1,7 @@
 """Report of a training run, from its output folder.
 
 Read are the history in `trainer_state.json`, TRL's tables of completions (`log_completions=True`), the questions and
-pictures that `GroupGRPOTrainer` puts beside them, and the configuration files. Nothing is unpickled.
+images that `GroupGRPOTrainer` puts beside them, and the configuration files. Nothing is unpickled.
 """
 
 from __future__ import annotations

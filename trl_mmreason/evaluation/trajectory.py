@@ -65,7 +65,7 @@ class Trajectory:
         id: the question's id; what was answered to it is shown side by side, of training that of one step.
         category: kind of question, for the filter; "" for none.
         question, answer: what was asked, and the gold answer; "" where it is not known.
-        images: the question's pictures.
+        images: the question's images.
         run: which model answered, such as "before" or "baseline"; "" where there is one.
         step: training step at which it was sampled; `None` outside training.
         number: position among the samples of one question, from 1; `None` for a single sample.

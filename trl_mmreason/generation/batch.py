@@ -1,7 +1,7 @@
 """Batched generation with any transformers model, vision-language or text-only.
 
 Conversations are encoded one by one, so that one which cannot be encoded harms no other, and rows are padded here: the
-processor's padding side does not matter, and batches may mix rows with and without pictures.
+processor's padding side does not matter, and batches may mix rows with and without images.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..compat.chat_template import (
     tokenizer_of,
 )
 from ..compat.model_parts import placeholder_ids, without_adapters
-from ..data.images import plain_picture
+from ..data.images import plain_image
 from ..messages import checked_message
 from .engine import Request
 from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
@@ -57,21 +57,21 @@ class Prompt:
     Attributes:
         ids: token ids, without padding.
         token_fields: the family's further inputs per token; 0 means text.
-        picture_fields: the family's inputs of pictures; the first dimension counts pictures, tiles or patches.
+        image_fields: the family's inputs of images; the first dimension counts images, tiles or patches.
     """
 
     ids: list[int]
     token_fields: dict[str, list[int]]
-    picture_fields: dict[str, Tensor]
+    image_fields: dict[str, Tensor]
 
     def extended(self, ids: Sequence[int]) -> Prompt:
         """The prompt with text appended."""
         token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
-        return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
+        return Prompt([*self.ids, *ids], token_fields, self.image_fields)
 
     def followed_by(self, turn: Prompt) -> Prompt:
-        """The prompt with the user's next turn appended, which may have pictures."""
-        if not turn.picture_fields:
+        """The prompt with the user's next turn appended, which may have images."""
+        if not turn.image_fields:
             return self.extended(turn.ids)
         parts = (self, turn)
         names = dict.fromkeys((*self.token_fields, *turn.token_fields))
@@ -79,7 +79,7 @@ class Prompt:
             name: [value for part in parts for value in part.token_fields.get(name, [0] * len(part.ids))]
             for name in names
         }
-        return Prompt([*self.ids, *turn.ids], token_fields, joined_pictures(parts))
+        return Prompt([*self.ids, *turn.ids], token_fields, joined_images(parts))
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class NextTurn:
     Attributes:
         message: role and content.
         prompt: from after the answer's end-of-turn token up to the generation prompt.
-        unexpanded_ids: its ids with one placeholder for each picture.
-        images: its pictures.
+        unexpanded_ids: its ids with one placeholder for each image.
+        images: its images.
     """
 
     message: Mapping[str, Any]
@@ -110,19 +110,19 @@ def next_turn(
 
     Args:
         processing_class, eos_token_ids, **template: as for `next_turn_ids`.
-        message: role and content; the content is a string, or parts with pictures, such as
-            `[{"type": "image", "image": picture}, {"type": "text", "text": "Look closer."}]`.
+        message: role and content; the content is a string, or parts with images, such as
+            `[{"type": "image", "image": image}, {"type": "text", "text": "Look closer."}]`.
 
     Raises:
-        ValueError: it is no such message, or has pictures where there is only a tokenizer; or see `next_turn_ids`.
+        ValueError: it is no such message, or has images where there is only a tokenizer; or see `next_turn_ids`.
     """
     message = checked_message(message)
     ids = next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)
-    images = [plain_picture(image) for image in images_in(message)]
+    images = [plain_image(image) for image in images_in(message)]
     if not images:
         return NextTurn(message, Prompt(ids, {}, {}), ids, [])
     if not isinstance(processing_class, ProcessorMixin):
-        raise ValueError(f"a message has {len(images)} picture(s), which a text-only model cannot see")
+        raise ValueError(f"a message has {len(images)} image(s), which a text-only model cannot see")
     text = text_after_answer(processing_class, message, **template)
     fields = dict(processing_class(text=[text], images=[images], add_special_tokens=False))
     all_ids = list(fields.pop("input_ids")[0])
@@ -130,11 +130,11 @@ def next_turn(
     whole = as_prompt(all_ids, fields)
     end = end_of_answer(tokenizer_of(processing_class), all_ids, eos_token_ids)
     token_fields = {name: values[end:] for name, values in whole.token_fields.items()}
-    return NextTurn(message, Prompt(all_ids[end:], token_fields, whole.picture_fields), ids, images)
+    return NextTurn(message, Prompt(all_ids[end:], token_fields, whole.image_fields), ids, images)
 
 
 def images_in(message: Mapping[str, Any]) -> list[PIL.Image.Image]:
-    """The pictures among a message's parts."""
+    """The images among a message's parts."""
     parts = message["content"] if isinstance(message["content"], list) else []
     return [part["image"] for part in parts if part["type"] == "image"]
 
@@ -142,17 +142,17 @@ def images_in(message: Mapping[str, Any]) -> list[PIL.Image.Image]:
 def conversation_of(
     processing_class: ProcessingClass, messages: Sequence[Mapping[str, Any]], images: Sequence[PIL.Image.Image]
 ) -> list[dict[str, Any]]:
-    """Messages for the chat template: in parts with pictures for a processor, as strings for a tokenizer, which refuses
-    pictures by a `ValueError`."""
+    """Messages for the chat template: in parts with images for a processor, as strings for a tokenizer, which refuses
+    images by a `ValueError`."""
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # imported late: TRL takes seconds to load
 
         return prepare_multimodal_messages(
-            [dict(message) for message in messages], images=[plain_picture(image) for image in images]
+            [dict(message) for message in messages], images=[plain_image(image) for image in images]
         )
     if images:
         raise ValueError(
-            f"it has {len(images)} picture(s), which a text-only model cannot see; leave them out, put what they show "
+            f"it has {len(images)} image(s), which a text-only model cannot see; leave them out, put what they show "
             "into words, or use a vision-language model with its processor"
         )
     return [dict(message) for message in messages]
@@ -167,9 +167,9 @@ def encode(
     """Render a conversation up to the assistant's turn.
 
     Args:
-        processing_class: the model's processor, or a text-only model's tokenizer, which refuses pictures.
+        processing_class: the model's processor, or a text-only model's tokenizer, which refuses images.
         messages: messages with text contents, the last one not the assistant's.
-        images: pictures, put before the first user message.
+        images: images, put before the first user message.
         **template: arguments of the chat template.
     """
     conversation = conversation_of(processing_class, messages, images or [])
@@ -191,7 +191,7 @@ def as_prompt(ids: list[int], fields: Mapping[str, Any]) -> Prompt:
         if isinstance(value, list) and isinstance(value[0], list) and len(value[0]) == len(ids):
             prompt.token_fields[name] = value[0]
         else:
-            prompt.picture_fields[name] = _tensor(value)
+            prompt.image_fields[name] = _tensor(value)
     return prompt
 
 
@@ -202,7 +202,7 @@ def _tensor(value: Any) -> Tensor:
 
 
 def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
-    """Left-pad the rows, and concatenate their pictures in order."""
+    """Left-pad the rows, and concatenate their images in order."""
     width = max(len(prompt.ids) for prompt in prompts)
     inputs = {
         "input_ids": _left_pad([prompt.ids for prompt in prompts], width, pad_token_id),
@@ -211,14 +211,14 @@ def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
     for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
         # A row that says nothing of its tokens has only text.
         inputs[name] = _left_pad([prompt.token_fields.get(name, []) for prompt in prompts], width, 0)
-    return inputs | joined_pictures(prompts)
+    return inputs | joined_images(prompts)
 
 
-def joined_pictures(prompts: Sequence[Prompt]) -> dict[str, Tensor]:
-    """Concatenate what is known of the prompts' pictures, in order."""
-    names = dict.fromkeys(name for prompt in prompts for name in prompt.picture_fields)
+def joined_images(prompts: Sequence[Prompt]) -> dict[str, Tensor]:
+    """Concatenate what is known of the prompts' images, in order."""
+    names = dict.fromkeys(name for prompt in prompts for name in prompt.image_fields)
     return {
-        name: concatenate([prompt.picture_fields[name] for prompt in prompts if name in prompt.picture_fields])
+        name: concatenate([prompt.image_fields[name] for prompt in prompts if name in prompt.image_fields])
         for name in names
     }
 
@@ -228,7 +228,7 @@ def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
 
 
 def concatenate(parts: Sequence[Tensor], padding: float = 0) -> Tensor:
-    """Concatenate along the first dimension, with padding behind the others, as pictures may differ in tiles."""
+    """Concatenate along the first dimension, with padding behind the others, as images may differ in tiles."""
     largest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
 
     def fill(part: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ def generate(
     pad_token_id = eos_ids[0] if own_pad is None else own_pad
     rows, given = prompts, settings
     distinct = list({id(prompt): prompt for prompt in prompts}.values())
-    fields = {name for prompt in distinct for name in (*prompt.token_fields, *prompt.picture_fields)}
+    fields = {name for prompt in distinct for name in (*prompt.token_fields, *prompt.image_fields)}
     decode: Any = decode_live_rows if can_decode(model) else None
     if decode and len(distinct) < len(prompts) and can_share_prompts(model, fields, GenerationConfig()):
         place = {id(prompt): number for number, prompt in enumerate(distinct)}

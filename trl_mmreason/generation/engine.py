@@ -1,4 +1,4 @@
-"""Interface of engines: conversations with pictures in, sampled answers out."""
+"""Interface of engines: conversations with images in, sampled answers out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Request:
 
     Attributes:
         messages: role and content of each message, the last one the user's. The content is text, or after an answer
-            parts that may hold pictures.
+            parts that may hold images.
         images: put before the first user message, as TRL does.
         prefix: what the assistant has said already; answers continue it and do not repeat it.
         n: number of answers.

@@ -38,7 +38,7 @@ TOKEN_BY_TOKEN = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
 
 _LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
 _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
-_OF_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
+_OF_IMAGES = ("pixel", "image", "video")  # read with the prompt and not again
 _OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
 """Settings whose logits processors keep the prompts that the batch began with."""
 _GENERATE = GenerationMixin.generate  # transformers' own, whatever is set in its place later
@@ -219,7 +219,7 @@ def _cache_of(model_kwargs: dict[str, Any]) -> Any:
 def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
     if type(cache) is not DynamicCache or {type(layer) for layer in cache.layers} - _LAYERS:
         return False
-    return all(name in _BY_TOKEN or name.startswith(_OF_PICTURES) for name in tensors)
+    return all(name in _BY_TOKEN or name.startswith(_OF_IMAGES) for name in tensors)
 
 
 def _read_prompts(

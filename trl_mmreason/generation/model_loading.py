@@ -40,7 +40,7 @@ from .patience import patient_state
 if TYPE_CHECKING:
     from transformers import Trainer
 
-# What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
+# What an image that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
 
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -54,7 +54,7 @@ def unencodable(error: Exception) -> Failure:
     return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
 
 
-def sees_pictures(config: Any) -> bool:
+def sees_images(config: Any) -> bool:
     """Whether a configuration is of a vision-language model; others are loaded as text-only."""
     return (
         type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
@@ -102,7 +102,7 @@ def load_model(
     source = {"revision": base_revision, "trust_remote_code": trust_remote_code}
     whereabouts = {name: model_kwargs[name] for name in _WHEREABOUTS if name in model_kwargs}
     config = AutoConfig.from_pretrained(base, **source, **whereabouts)
-    auto_class = AutoModelForImageTextToText if sees_pictures(config) else AutoModelForCausalLM
+    auto_class = AutoModelForImageTextToText if sees_images(config) else AutoModelForCausalLM
     placed = {"device_map": {"": device or patient_state().device}, **model_kwargs}
     with loading_whole():  # whatever shards the policies that are trained here
         loaded = auto_class.from_pretrained(base, dtype=dtype, **source, **placed)
@@ -122,7 +122,7 @@ def load_processor(model: str, *, revision: str | None = None, trust_remote_code
     check_model_path(model)
     base, base_revision, adapter = _base_of(model, revision)
     config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
-    sees = sees_pictures(config)
+    sees = sees_images(config)
     own = _PROCESSOR_FILES if sees else _TOKENIZER_FILES
     if adapter is not None and any((Path(adapter) / name).exists() for name in own):
         base, base_revision = adapter, revision
@@ -159,11 +159,11 @@ def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def processor_fingerprint(processing_class: ProcessingClass) -> str:
-    """Digest of the chat template and tokenizer and, for a processor, of the scaling of pictures."""
+    """Digest of the chat template and tokenizer and, for a processor, of the scaling of images."""
     template = getattr(processing_class, "chat_template", None)
     scales = isinstance(processing_class, ProcessorMixin)
-    pictures = json.loads(processing_class.image_processor.to_json_string()) if scales else None
-    return hashlib.sha256(json.dumps([template, pictures], sort_keys=True).encode()).hexdigest()[:16]
+    images = json.loads(processing_class.image_processor.to_json_string()) if scales else None
+    return hashlib.sha256(json.dumps([template, images], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..data.images import pictures_of
+from ..data.images import images_of
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .turn_after_turn import sample_turns
 
@@ -163,7 +163,7 @@ def sample_units(
 ) -> list[Sample | Failure]:
     """Sample one answer for each unit, starting from the row's `prefix` if it has one."""
     requests = [
-        Request(row["prompt"], pictures_of(row), prefix=row.get("prefix", ""), seed=each)
+        Request(row["prompt"], images_of(row), prefix=row.get("prefix", ""), seed=each)
         for (row, _), each in zip(units, unit_seeds(units, seed), strict=True)
     ]
     drawn = engine.sample(requests, sampling_params)

@@ -35,7 +35,7 @@ class ServerEngine:
     that is down is left out from then on with a warning, and the others are asked what it had in flight. `ServerError`
     comes when none is left.
 
-    Calls carry a `logit_bias` against the checkpoint's picture placeholders, which cannot be trained on, if the server
+    Calls carry a `logit_bias` against the checkpoint's image placeholders, which cannot be trained on, if the server
     names its checkpoint, this can be read here, and the server's tokens are its tokens; else a warning says why not.
 
     The n answers are asked for in one call. A server that returns fewer, or refuses to return more than one, is asked
@@ -158,7 +158,7 @@ class ServerEngine:
         async with aclosing(self._connect()) as servers:
             if self._finds_placeholders:
                 await servers.find_placeholders(self.model)
-            # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
+            # A request holds its encoded images while its calls wait for theirs, never the other way round.
             encoded = asyncio.Semaphore(servers.most_calls)
 
             async def answer(request: Request) -> list[Sample] | Failure:
@@ -286,27 +286,27 @@ async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def chat_messages(request: Request) -> list[dict[str, Any]]:
-    """Convert a request to a chat endpoint's messages, with pictures before the user's first text.
+    """Convert a request to a chat endpoint's messages, with images before the user's first text.
 
-    Pictures travel as PNG, as engines in this process see them, without what else their files held.
+    Images travel as PNG, as engines in this process see them, without what else their files held.
 
     Raises:
-        RequestFailed: a picture cannot be read, or there is no user message to put pictures into.
+        RequestFailed: an image cannot be read, or there is no user message to put images into.
     """
     messages = [_with_urls(message) for message in request.messages]
     if request.images:
         first = next((message for message in messages if message["role"] == "user"), None)
         if first is None:
-            raise RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
-        pictures = [_url_part(image) for image in request.images]
-        first["content"] = [*pictures, {"type": "text", "text": first["content"]}]
+            raise RequestFailed(f"{len(request.images)} images came without a user message to put them into")
+        images = [_url_part(image) for image in request.images]
+        first["content"] = [*images, {"type": "text", "text": first["content"]}]
     if request.prefix:
         messages.append({"role": "assistant", "content": request.prefix})
     return messages
 
 
 def _with_urls(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with each picture among its parts as a URL."""
+    """The message with each image among its parts as a URL."""
     if isinstance(message["content"], str):
         return dict(message)
     parts = [_url_part(part["image"]) if part["type"] == "image" else part for part in message["content"]]
@@ -317,7 +317,7 @@ def _url_part(image: Any) -> dict[str, Any]:
     try:
         return {"type": "image_url", "image_url": {"url": data_url(image)}}
     except DECODING_ERRORS as error:
-        raise RequestFailed(f"a picture cannot be read: {error}") from error
+        raise RequestFailed(f"an image cannot be read: {error}") from error
 
 
 def _read_reply(reply: Any, sampling_params: SamplingParams) -> list[Sample]:

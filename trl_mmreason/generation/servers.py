@@ -1,6 +1,6 @@
-"""Call the servers of one model: one that is down is left out, and picture placeholders are suppressed.
+"""Call the servers of one model: one that is down is left out, and image placeholders are suppressed.
 
-An answer that holds a placeholder of a picture cannot be trained on: the model would look for a picture there. vLLM and
+An answer that holds a placeholder of an image cannot be trained on: the model would look for an image there. vLLM and
 SGLang do not suppress them by themselves. Token ids mean something else to another tokenizer, so ids are used only if
 the server itself decodes them to the same text as the checkpoint that they were read from.
 """
@@ -147,7 +147,7 @@ class Servers:
             raise ServerError(f"{'; '.join(whys)}. {_START}")
 
     async def find_placeholders(self, model: str) -> None:
-        """Ask each server that was not asked before which tokens of the model stand for pictures."""
+        """Ask each server that was not asked before which tokens of the model stand for images."""
         new = [server for server in self._clients if server.suppressed_ids is None]
         await asyncio.gather(*(self._find_placeholders(server, model) for server in new))
 
@@ -160,7 +160,7 @@ class Servers:
         except _UnknownPlaceholders as why:
             server.suppressed_ids = ()
             server.warning = (
-                f"Nothing keeps the model {model!r} at {server.shown} from writing placeholders of pictures: "
+                f"Nothing keeps the model {model!r} at {server.shown} from writing placeholders of images: "
                 f"{without_key(str(why), client.api_key)}. Fix: start the server from a folder or Hub id that can be "
                 "read here (or, in Python, give ServerEngine suppressed_ids)."
             )
@@ -248,7 +248,7 @@ def error_message(error: openai.APIStatusError) -> str:
 
 
 async def _placeholders(client: openai.AsyncOpenAI, model: str) -> tuple[int, ...]:
-    """Ids of the model's picture placeholders, as its server decodes them; () for a text-only model."""
+    """Ids of the model's image placeholders, as its server decodes them; () for a text-only model."""
     openai = import_openai()
     quick = client.with_options(timeout=_PROBE_SECONDS, max_retries=1)
     try:
@@ -278,7 +278,7 @@ def _served_checkpoint(listed: Any, model: str) -> str:
 
 
 def _read_placeholders(checkpoint: str) -> dict[int, str]:
-    """Placeholders of pictures and videos, token id → text; empty for a text-only model."""
+    """Placeholders of images and videos, token id → text; empty for a text-only model."""
     from transformers import AutoConfig, AutoTokenizer
 
     from ..compat.model_parts import placeholder_ids

@@ -30,7 +30,7 @@ from .model_loading import (
     load_model,
     load_processor,
     processor_fingerprint,
-    sees_pictures,
+    sees_images,
     unencodable,
 )
 from .patience import rank_and_size
@@ -55,7 +55,7 @@ class TransformersEngine:
     Args:
         model: a path or Hub id of a model or of a LoRA adapter, or a model instance, which is sampled as it is at each
             call.
-        processing_class: its processor, or its tokenizer if it is text-only (a request with pictures is then its own
+        processing_class: its processor, or its tokenizer if it is text-only (a request with images is then its own
             `Failure`); by default the one saved with the model. It is not changed.
         batch_size: answers generated at a time. A batch that does not fit in memory is halved until it does.
         chat_template_kwargs: handed to the chat template.
@@ -151,7 +151,7 @@ class TransformersEngine:
         if len(prompt.ids) >= self._positions:
             return Failure(
                 f"the prompt has {len(prompt.ids)} tokens and the model has {self._positions} positions, which leaves "
-                "none for an answer; shorten it, or let the processor scale pictures down"
+                "none for an answer; shorten it, or let the processor scale images down"
             )
         return _Encoded(prompt, prefix_ids)
 
@@ -200,7 +200,7 @@ class TransformersEngine:
     def _too_large(self, prompt_tokens: int, sampling_params: SamplingParams) -> Failure:
         reason = (
             f"out of memory with this answer alone: {prompt_tokens} tokens of prompt and up to "
-            f"{sampling_params.max_new_tokens} of answer; shorten them, let the processor scale pictures down, or use "
+            f"{sampling_params.max_new_tokens} of answer; shorten them, let the processor scale images down, or use "
             "more memory"
         )
         if not self._has_answered:
@@ -246,7 +246,7 @@ class TransformersEngine:
 
 def _check_fits(model: PreTrainedModel, processing_class: Any) -> None:
     """Refuse all but a processor for a vision-language model, and all but a tokenizer for a text-only one."""
-    sees = sees_pictures(model.config)
+    sees = sees_images(model.config)
     if not isinstance(processing_class, ProcessorMixin if sees else ProcessingClass):
         expected = "processor" if sees else "tokenizer"
         raise TypeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..data.images import pictures_of, with_plain_pictures
+from ..data.images import images_of, with_plain_images
 from ..messages import checked_message
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 
@@ -42,7 +42,7 @@ def sample_turns(
     open_rows = list(range(len(rows)))
     for turn in range(turns):
         requests = [
-            Request(list(messages[k]), pictures_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k]))
+            Request(list(messages[k]), images_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k]))
             for k in open_rows
         ]
         drawn = engine.sample(requests, sampling_params) if requests else []
@@ -55,7 +55,7 @@ def sample_turns(
             answers[k].append(answer)
             if answer.finish_reason != "stop" or turn == turns - 1:
                 continue
-            message = next_message(with_plain_pictures(rows[k]), [each.text for each in answers[k]])
+            message = next_message(with_plain_images(rows[k]), [each.text for each in answers[k]])
             if message is None:
                 continue
             messages[k] += [{"role": "assistant", "content": answer.text}, checked_message(message)]

@@ -26,7 +26,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..compat.chat_template import continued_ids
 from ..compat.model_parts import placeholder_ids
-from ..data.images import plain_picture
+from ..data.images import plain_image
 from .batch import ProcessingClass, conversation_of, declared_end_ids, images_in, tokenizer_of
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .model_loading import ENCODING_ERRORS, load_processor, processor_fingerprint, unencodable
@@ -97,7 +97,7 @@ class VLLMEngine(LoadedVLLM):
     """Engine on vLLM in this process.
 
     The same seeds give the same answers on the same machine under the same load; batches of another shape may round
-    otherwise. With a text-only model a request with pictures is its own `Failure`.
+    otherwise. With a text-only model a request with images is its own `Failure`.
 
     Args:
         model: a path or Hub id. An adapter has to be merged into its base model first.
@@ -240,13 +240,13 @@ def _settings(
 def prompt_of(
     processing_class: ProcessingClass, request: Request, template: dict[str, Any], eos_ids: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Convert a request for vLLM: tokens with one placeholder per picture, which vLLM expands, and the pictures.
+    """Convert a request for vLLM: tokens with one placeholder per image, which vLLM expands, and the images.
 
     Tokens are those of `TransformersEngine`: earlier answers as they were sampled, and the prefix's own tokens last.
     """
-    # a picture that cannot be read is its request's failure here, and would be everybody's in vLLM
-    images = [plain_picture(image) for image in request.images]
-    behind = [plain_picture(image) for message in request.next_messages for image in images_in(message)]
+    # an image that cannot be read is its request's failure here, and would be everybody's in vLLM
+    images = [plain_image(image) for image in request.images]
+    behind = [plain_image(image) for message in request.next_messages for image in images_in(message)]
     for image in (*images, *behind):
         image.load()
     conversation = conversation_of(processing_class, request.first_messages, images)
@@ -328,7 +328,7 @@ def environment_of_one() -> dict[str, str]:
 
 
 def _unreadable(request: Request) -> Failure | None:
-    """Why a request cannot be sent; a picture that cannot be read is its own request's failure."""
+    """Why a request cannot be sent; an image that cannot be read is its own request's failure."""
     try:
         for image in request.images:
             image.load()

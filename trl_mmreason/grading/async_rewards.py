@@ -78,5 +78,5 @@ class Ahead(Generic[Item, Result]):
 
 
 def _key(item: Any) -> bytes:
-    """Digest of an item; pictures in it are identified by their address in memory."""
+    """Digest of an item; images in it are identified by their address in memory."""
     return hashlib.sha256(repr(item).encode()).digest()

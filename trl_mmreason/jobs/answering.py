@@ -58,7 +58,7 @@ class Answers:
     `Failure`.
 
     Attributes:
-        rows: the questions, without their pictures.
+        rows: the questions, without their images.
         n: samples per question.
         turns: answers per whole sample.
         store, stage, verdicts: store of the answers, and their stage and that of the verdicts on them.

@@ -1,4 +1,4 @@
-"""Remember a store's questions by digests of their words and pictures, so that answers to others are never reused."""
+"""Remember a store's questions by digests of their words and images, so that answers to others are never reused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import PIL.Image
 
-from ..data.images import PICTURE_COLUMNS, picture_digest, stored_pictures
+from ..data.images import IMAGE_COLUMNS, image_digest, stored_images
 from .run import Payload, unique_ids
 from .source_rows import ROWS_A_BATCH, JoinedRows
 from .store import Record, SettingsChanged, Store
@@ -26,9 +26,9 @@ def remember_questions(
     rows: Any,
     question_of: Callable[[Any], Any] = lambda prompt: prompt,
     *,
-    pictured: Any = None,
+    with_images: Any = None,
 ) -> None:
-    """Store a digest of each id's question, pictures and gold answer, so that a changed question is noticed.
+    """Store a digest of each id's question, images and gold answer, so that a changed question is noticed.
 
     Rows may be added later, and changed while the stage is empty, as after a first try that failed.
 
@@ -38,15 +38,15 @@ def remember_questions(
         rows: a data set, or something with its `select_columns`, with a unique string `id`, and `prompt`, `answer` and
             `choices` if there are any.
         question_of: the part of a prompt that is asked; all of it by default.
-        pictured: these rows with their pictures, if `rows` has none.
+        with_images: these rows with their images, if `rows` has none.
 
     Raises:
-        SettingsChanged: an id had another prompt, answer, choices or pictures before, and the stage has units.
-        FileNotFoundError: a picture is the path of a file that does not exist.
+        SettingsChanged: an id had another prompt, answer, choices or images before, and the stage has units.
+        FileNotFoundError: an image is the path of a file that does not exist.
     """
     ids, beside = unique_ids(rows), f"{stage}-questions"
     words = rows.select_columns(["id", *(name for name in _WORDS if name in rows.column_names)]).with_format(None)
-    images = image_digests(rows if pictured is None else pictured)
+    images = image_digests(rows if with_images is None else with_images)
     store.open_stage(beside, {})
 
     def pages() -> Iterator[tuple[dict[str, Payload], dict[str, Payload]]]:
@@ -82,22 +82,22 @@ def remember_questions(
 
 
 def image_digests(rows: Any) -> Sequence[int]:
-    """A number of 64 bits for the pictures of each row, 0 without any; files are read, but nothing is decoded."""
+    """A number of 64 bits for the images of each row, 0 without any; files are read, but nothing is decoded."""
     if isinstance(rows, JoinedRows):
         distinct = sorted(set(rows.positions))
         digests = dict(zip(distinct, image_digests(rows.rows.select(distinct)), strict=True))
         return array("Q", (digests[position] for position in rows.positions))
-    columns = [name for name in PICTURE_COLUMNS if name in rows.column_names]
+    columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
     if not columns:
         return array("Q", bytes(8 * len(rows)))
-    tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no picture is decoded
+    tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no image is decoded
     return array("Q", (_image_digest(row) for table in tables for row in table.to_pylist()))
 
 
 def _image_digest(row: Mapping[str, Any]) -> int:
-    pictures = stored_pictures(row)
-    digest = hashlib.sha256(b"".join(map(picture_digest, pictures))).digest()
-    return int.from_bytes(digest[:8], "big") if pictures else 0
+    images = stored_images(row)
+    digest = hashlib.sha256(b"".join(map(image_digest, images))).digest()
+    return int.from_bytes(digest[:8], "big") if images else 0
 
 
 def _digests(row: Mapping[str, Any], image: int, question_of: Callable[[Any], Any]) -> dict[str, str]:
@@ -113,5 +113,5 @@ def _bare(value: Any) -> Any:
     if isinstance(value, Mapping):
         return sorted((key, _bare(one)) for key, one in value.items() if one is not None)
     if isinstance(value, PIL.Image.Image):  # among the parts of a message
-        return picture_digest(value).hex()
+        return image_digest(value).hex()
     return [_bare(one) for one in value] if isinstance(value, list) else value

@@ -3,7 +3,7 @@
 def answer(units):
     requests = [Request(row["prompt"], row["images"], seed=derive_seed(0, row["id"], index)) for row, index in units]
     …
-    return [{"text": "…", "finish_reason": "stop"}, Failure("the picture is too large"), …]
+    return [{"text": "…", "finish_reason": "stop"}, Failure("the image is too large"), …]
 
 with Store("runs/answers.sqlite") as store:
     summary = run(store, "first answers", rows, answer, settings=engine.settings, n=8)
@@ -207,7 +207,7 @@ class _Runner:
         return outcomes
 
     def _attempt(self, batch: list[_Task]) -> list[UnitOutcome] | Exception:
-        try:  # reading a row may decode its pictures, and raise too
+        try:  # reading a row may decode its images, and raise too
             rows = {position: self.rows[position] for position in {task.position for task in batch}}
             results = self.work([(rows[task.position], task.unit.index) for task in batch])
         except UnsuitableEngine:
@@ -274,7 +274,7 @@ def unique_ids(rows: Any) -> list[str]:
     columns = getattr(rows, "column_names", None)
     if columns is not None and "id" not in columns:
         raise ValueError(f"run: the rows have the columns {columns}; expected one named 'id', as load_rows makes it")
-    # The column alone, so that no picture is decoded.
+    # The column alone, so that no image is decoded.
     ids = [row.get("id") for row in rows] if columns is None else rows["id"][:]
     for position, id_ in enumerate(ids):
         if not isinstance(id_, str):

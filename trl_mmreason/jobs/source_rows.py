@@ -1,4 +1,4 @@
-"""Results joined with the rows of a data set that they were made of, whose pictures are neither copied nor decoded."""
+"""Results joined with the rows of a data set that they were made of, whose images are neither copied nor decoded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from datasets import Dataset, Features, concatenate_datasets
 
-ROWS_A_BATCH = 64  # in memory at once when read or copied; a row may hold megabytes of pictures
+ROWS_A_BATCH = 64  # in memory at once when read or copied; a row may hold megabytes of images
 
 
 class JoinedRows(Sequence):
-    """Rows that each belong to a row of a data set, such as the steps of its chains; pictures are not copied.
+    """Rows that each belong to a row of a data set, such as the steps of its chains; images are not copied.
 
     Args:
         rows: the data set.
@@ -34,7 +34,7 @@ class JoinedRows(Sequence):
         return {**self.rows[self.positions[place]], **own}
 
     def select_columns(self, names: Sequence[str]) -> Dataset:
-        """Copy these columns, none of which holds pictures, into a new data set."""
+        """Copy these columns, none of which holds images, into a new data set."""
         if not self.positions:  # concatenating nothing would lose columns
             return Dataset.from_dict({name: [] for name in names})
         own = Dataset.from_dict({name: list(self.columns[name]) for name in names if name in self.columns})
@@ -44,7 +44,7 @@ class JoinedRows(Sequence):
 
 
 def join_source_columns(results: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
-    """Join results with their source rows, copied as stored, pictures undecoded.
+    """Join results with their source rows, copied as stored, images undecoded.
 
     Args:
         results: one row a position.

@@ -26,7 +26,7 @@ from .source_rows import JoinedRows
 from .store import Record, Store, Unit
 
 _MOST_WAITING = 8  # batches
-TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the pictures
+TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the images
 
 
 def verdict_stage(stage: str, grader: Grader | JudgeGrader) -> str:

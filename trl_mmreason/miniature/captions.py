@@ -1,6 +1,6 @@
-"""Captions of the drawn pictures, and trajectories of a reasoner that reads captions only.
+"""Captions of the drawn images, and trajectories of a reasoner that reads captions only.
 
-SOPHIA (arXiv:2507.16814) has a picture described without its question, and the question answered from the description.
+SOPHIA (arXiv:2507.16814) has an image described without its question, and the question answered from the description.
 A caption here is the reading steps of the right solution; a trajectory is in the style of DeepSeek-R1 (Fig. A1 b).
 """
 
@@ -26,7 +26,7 @@ _VALUE = r"(?P<value>\d{1,3})"
 
 
 class UnseenProblem(NamedTuple):
-    """A problem without the picture's content; fields as in `Problem`."""
+    """A problem without the image's content; fields as in `Problem`."""
 
     category: str
     level: int
@@ -35,19 +35,19 @@ class UnseenProblem(NamedTuple):
 
 
 def question_of(problem: Problem) -> UnseenProblem:
-    """The problem without the content of its picture."""
+    """The problem without the content of its image."""
     return UnseenProblem(problem.category, problem.level, problem.asked, problem.choices)
 
 
 def readings(problem: Problem) -> list[str]:
-    """The facts in the picture, one sentence each."""
+    """The facts in the image, one sentence each."""
     return [step.thought for step in problem.steps[:-2]]  # after them stand the working and the answer
 
 
 def caption(problem: Problem) -> str:
     """Write a right caption: "The first digit is 3. The second digit is 4."
 
-    A problem keeps the facts that its answer needs and no others. So the whole picture is described for `adding`,
+    A problem keeps the facts that its answer needs and no others. So the whole image is described for `adding`,
     `lengths`, `triangle` and `clock`, and for `counting` and `bar_chart` at level 1. Otherwise the caption tells of
     one colour, two bars or one row alone: those that the question is about.
     """
@@ -63,7 +63,7 @@ def write_trajectory(
 
     Args:
         question: what is asked.
-        description: of the picture, whoever wrote it; sentences that are not as in `caption` are not understood.
+        description: of the image, whoever wrote it; sentences that are not as in `caption` are not understood.
         slip: whether it is worked out wrongly, as by `attempt`. The answer is then never that of the facts described.
         second_look: whether the thoughts continue with another look at the image, which finds the same.
         stream: names the random stream that a slip is drawn from.

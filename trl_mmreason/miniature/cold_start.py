@@ -1,6 +1,6 @@
-"""Supervised start of a miniature model: reading pictures, and answering in a method's format.
+"""Supervised start of a miniature model: reading images, and answering in a method's format.
 
-Reinforcement learning needs a policy that is sometimes right. Training stops at a given accuracy on other pictures,
+Reinforcement learning needs a policy that is sometimes right. Training stops at a given accuracy on other images,
 because the step at which a tiny model learns to see varies with the seed.
 """
 
@@ -42,7 +42,7 @@ def cold_start(
     problems: int = 3000,
     seed: int = 0,
 ) -> Path:
-    """Train `model` up to `target_accuracy` on new pictures, and save it.
+    """Train `model` up to `target_accuracy` on new images, and save it.
 
     Under several processes they share each batch, and the main one saves.
 
@@ -51,7 +51,7 @@ def cold_start(
         categories: kinds of problem, of `CATEGORIES`.
         output_dir: where the checkpoint goes.
         lessons: what is taught.
-        target_accuracy: a fraction; greedy decoding, 200 pictures.
+        target_accuracy: a fraction; greedy decoding, 200 images.
         level: difficulty of the problems, or of each category's.
         problems: how many to train on.
         seed: seed of the problems and their order.
@@ -148,7 +148,7 @@ def teach(
         gradient_checkpointing=False,
         use_cpu=model.device.type == "cpu",
         save_strategy="no",
-        dataloader_num_workers=1,  # pictures are prepared on the second core
+        dataloader_num_workers=1,  # images are prepared on the second core
         report_to=[],
         logging_strategy="no",
         seed=seed,

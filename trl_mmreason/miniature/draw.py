@@ -1,8 +1,8 @@
 """Draw the miniature's problems with PIL, one function for each category.
 
 Every function takes a `random.Random` for what does not matter (offsets, noise, shades) and the numbers that do; the
-same arguments and the same state of the random stream give the same bytes. `size` is the side of the square picture
-in pixels; positions inside are shares of it, so that a larger picture is the same scene with more pixels.
+same arguments and the same state of the random stream give the same bytes. `size` is the side of the square image
+in pixels; positions inside are shares of it, so that a larger image is the same scene with more pixels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLOURS: dict[str, Colour] = {
     "orange": (250, 160, 20),
 }
 SHAPES = ("circles", "squares", "triangles")
-CELLS_ACROSS = 9  # grid cells of a `lengths` picture, and the top of a bar chart's scale
+CELLS_ACROSS = 9  # grid cells of a `lengths` image, and the top of a bar chart's scale
 _GREY = (190, 190, 190)
 
 
@@ -162,7 +162,7 @@ def draw_table(rng: random.Random, rows: Sequence[Sequence[int]], *, level: int,
 
 
 def _canvas(rng: random.Random, size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Make a light, nearly white picture."""
+    """Make a light, nearly white image."""
     paper = (rng.randint(240, 255), rng.randint(240, 255), rng.randint(240, 255))
     image = Image.new("RGB", (size, size), paper)
     return image, ImageDraw.Draw(image)
@@ -173,7 +173,7 @@ def _ink(rng: random.Random) -> Colour:
 
 
 def _noise_lines(rng: random.Random, draw: ImageDraw.ImageDraw, size: int, *, count: int) -> None:
-    """Draw pale lines across the picture; first, so that they never cover what is to be read."""
+    """Draw pale lines across the image; first, so that they never cover what is to be read."""
     for _ in range(count):
         ends = [(rng.uniform(0, size), rng.uniform(0, size)) for _ in range(2)]
         draw.line(ends, fill=_GREY, width=max(1, size // 56))
@@ -188,7 +188,7 @@ def _font(digit_height: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 def _write(draw: ImageDraw.ImageDraw, text: str, centre: Point, height: float, fill: Colour) -> None:
     """`text` with its ink centred on `centre`; `height` is a digit's in pixels."""
     font = _font(height)
-    # placed by its base line: Pillow cuts off the top of text whose origin lies above the picture
+    # placed by its base line: Pillow cuts off the top of text whose origin lies above the image
     left, top, right, bottom = font.getbbox(text, anchor="ls")
     origin = (centre[0] - (left + right) / 2, centre[1] - (top + bottom) / 2)
     draw.text(origin, text, font=font, fill=fill, anchor="ls")

@@ -1,7 +1,7 @@
 """Replies of a judge that knows the truth, to responses to drawn problems, in self-evolution's format.
 
 "When Models Judge Themselves" has the initial policy judge its own responses, so a miniature policy has to learn
-this too. A judge here first reads the picture and works it out by itself.
+this too. A judge here first reads the image and works it out by itself.
 """
 
 from __future__ import annotations

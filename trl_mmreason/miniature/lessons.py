@@ -12,7 +12,7 @@ from typing import Any
 from datasets import Dataset, Features, Image, List
 from PIL import Image as PILImage
 
-from ..data.row_values import stored_picture
+from ..data.row_values import stored_image
 from ..data.rows import MESSAGES
 from .captions import caption
 from .judging import verdict
@@ -31,7 +31,7 @@ class Lessons:
         write_again: how the second answer is written; `None` for the way of the first.
         again_every: one problem of so many is answered a second time.
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
-        describe: what the user says to have the picture described; `None` for answers alone.
+        describe: what the user says to have the image described; `None` for answers alone.
         judge: what the user says to have a response judged, of its question and itself; `None` for answers alone.
         answers_every: one problem of so many is answered, so that what else is taught gets ahead of the answers.
     """
@@ -76,7 +76,7 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     """Make rows of supervised training: problems answered, answered again, described or judged, and sums in words.
 
     Only the last answer of a row is learnt (`completion`), so the wrong first answers are read and never imitated.
-    The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
+    The sums teach the addition table as text: a pair of digits that is held out as an image can still be added.
 
     Args:
         problems: each is described, if the lessons have captions, and every one, or every so many, answered. If they
@@ -95,20 +95,20 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     for serial, problem in enumerate(problems):
         number = seen[problem.category]
         seen[problem.category] += 1
-        picture = [stored_picture(problem.image)]
+        images = [stored_image(problem.image)]
         if lessons.describe is not None:
-            rows.append(_row([_said(lessons.describe)], caption(problem), picture))
+            rows.append(_row([_said(lessons.describe)], caption(problem), images))
         right = lessons.write(solve(problem))
         if number % lessons.answers_every == 0:
-            rows.append(_row(problem.prompt, right, picture))
+            rows.append(_row(problem.prompt, right, images))
         if lessons.followup is not None and number % lessons.again_every == 0:
             first = lessons.write(solve(problem, error=rng.choice([None, *ERRORS])))
             checked = [{"role": "assistant", "content": first}, _said(lessons.followup)]
             again = (lessons.write_again or lessons.write)(solve(problem))
-            rows.append(_row([*problem.prompt, *checked], again, picture))
+            rows.append(_row([*problem.prompt, *checked], again, images))
         if lessons.judge is not None:
             added, other = _sum_in_words(rng, serial), _sum_in_words(rng, serial)
-            judged, other, shown = (added, other, []) if number % 2 else (problem, rng.choice(problems), picture)
+            judged, other, shown = (added, other, []) if number % 2 else (problem, rng.choice(problems), images)
             response = rng.choice(_responses(judged, other, lessons))
             judge_prompt = lessons.judge(judged.prompt[0]["content"], response)
             rows.append(_row([_said(judge_prompt)], verdict(judged, response), shown))
@@ -132,7 +132,7 @@ def _responses(problem: Problem, other: Problem, lessons: Lessons) -> list[str]:
     """Responses to judge: equally many right and mistaken ones, another problem's, and an empty one.
 
     Among these alone the digits of a response are mostly right, and a judge would learn to copy them instead of looking
-    at the picture. So there is the solution of another problem, and an empty response, too.
+    at the image. So there is the solution of another problem, and an empty response, too.
     """
     mistaken = [lessons.write(solve(problem, error=error)) for error in ERRORS]
     right = lessons.write(solve(problem))

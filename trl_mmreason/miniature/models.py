@@ -44,7 +44,7 @@ from .corpus import corpus
 from .tokenizer import train_tokenizer
 
 PATCH = 14  # pixels; two by two patches are merged into one image token
-IMAGE = 56  # pixels, the side of a miniature picture and of one tile
+IMAGE = 56  # pixels, the side of a miniature image and of one tile
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def _llava_next_processor(tokenizer: PreTrainedTokenizerFast) -> ProcessorMixin:
     )
 
 
-# The template of the HF-native InternVL checkpoints, in which a picture is one placeholder that the processor expands.
+# The template of the HF-native InternVL checkpoints, in which an image is one placeholder that the processor expands.
 _INTERNVL_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"

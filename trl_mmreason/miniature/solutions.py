@@ -1,6 +1,6 @@
 """Worked solutions of the drawn problems, right or with a known mistake, in every method's format.
 
-A solver reads the facts off the picture, works out a result and states it as the answer. Each kind of mistake spoils
+A solver reads the facts off the image, works out a result and states it as the answer. Each kind of mistake spoils
 one of these three, and everything that follows from it:
 
 - `misread`: one number is read wrongly, and the rest is done rightly with it;
@@ -74,7 +74,7 @@ class Solution:
     Attributes:
         problem_id: The problem's id.
         steps: One reading step a fact, then the working, then the answer.
-        labels: One a step, True = right. A reading step is right when its number is the picture's, whatever stands
+        labels: One a step, True = right. A reading step is right when its number is the image's, whatever stands
             before it. The working is wrong when it is done wrongly or uses a number read wrongly, and the answer is
             wrong when the working is, or when it does not state what was worked out.
         lead: What stands before the result, such as "3+4=".

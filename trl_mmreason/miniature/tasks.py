@@ -1,14 +1,14 @@
 """Drawn visual-maths problems: seven categories, three levels, and splits that share no content.
 
-A problem is made from a seed: its numbers, its picture, its question, its answer and its worked steps. `make_problem`
+A problem is made from a seed: its numbers, its image, its question, its answer and its worked steps. `make_problem`
 makes one, `make_problems` many, `make_dataset` the rows that the trainers take.
 
-The content of a problem is what decides its answer, whatever its picture looks like: the two digits of a sum in either
+The content of a problem is what decides its answer, whatever its image looks like: the two digits of a sum in either
 order, the time on a clock. A stable hash of the content decides the split, so that held-out problems ask for what was
-never trained on, and not only for new pictures of it. About one content in five is held out.
+never trained on, and not only for new images of it. About one content in five is held out.
 
 A tiny model that was trained on four fifths of the addition table reads the digits of a held-out sum and cannot add
-them. The split "new_pictures" has other pictures of the contents of "train", and so tells seeing from knowing.
+them. The split "new_pictures" has other images of the contents of "train", and so tells seeing from knowing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from datasets import Dataset, Features, Image, Json, List, Value
 from PIL import Image as PILImage
 
-from ..data.row_values import stored_picture
+from ..data.row_values import stored_image
 from ..data.rows import MESSAGES
 from . import draw
 from .solutions import ERRORS, WorkedStep, attempt, worked_steps, wrong_results
@@ -61,10 +61,10 @@ class Problem:
         category: One of `CATEGORIES`.
         level: 1 (easiest) to 3.
         question: The question in words, without the choices.
-        image: The picture, RGB.
+        image: The image, RGB.
         answer: The right answer: a number, a name or a time "3:05"; for multiple choice its letter.
         choices: Letter → text, None for an open answer.
-        facts: What must be read off the picture to answer, name → number.
+        facts: What must be read off the image to answer, name → number.
         asked: What the question is about (a colour, a bar, a cell), "" where the category says it.
         steps: The right solution: one reading a fact, then the working, then the answer.
         seed: The seed it was made from.
@@ -100,7 +100,7 @@ def make_problem(
 ) -> Problem:
     """The problem of this category, level, split and seed.
 
-    The same arguments always give the same problem and the same bytes of picture. `multiple_choice` changes neither.
+    The same arguments always give the same problem and the same bytes of image. `multiple_choice` changes neither.
 
     Args:
         category: One of `CATEGORIES`.
@@ -108,7 +108,7 @@ def make_problem(
         level: 1, 2 or 3.
         split: "train", "heldout" (other contents) or "new_pictures" (the contents of "train").
         multiple_choice: Give four choices and ask for the letter.
-        size: Side of the picture in pixels, a multiple of 28 and at least 56.
+        size: Side of the image in pixels, a multiple of 28 and at least 56.
 
     Raises:
         ValueError: for an argument outside these.
@@ -157,7 +157,7 @@ def make_problems(
     seed: int = 0,
     size: int = 56,
 ) -> list[Problem]:
-    """Make `n` problems that cycle through the categories; another seed gives other pictures.
+    """Make `n` problems that cycle through the categories; another seed gives other images.
 
     Args:
         categories: some of `CATEGORIES`, or one of them.
@@ -199,7 +199,7 @@ def problems_dataset(problems: Iterable[Problem]) -> Dataset:
     rows = [
         {
             "prompt": problem.prompt,
-            "images": [stored_picture(problem.image)],
+            "images": [stored_image(problem.image)],
             "answer": problem.answer,
             "choices": problem.choices,
             "id": problem.id,
@@ -229,7 +229,7 @@ def split_of(category: str, facts: Mapping[str, int], asked: str) -> str:
 
 @dataclass(frozen=True)
 class _Scene:
-    """One random draw: the content, the question, and `draw(rng, size=...)`, which makes the picture."""
+    """One random draw: the content, the question, and `draw(rng, size=...)`, which makes the image."""
 
     facts: dict[str, int]
     asked: str
@@ -240,8 +240,8 @@ class _Scene:
 def _adding(rng: random.Random, level: int) -> _Scene:
     names = ("first", "second", "third")[: 3 if level == 3 else 2]
     facts = {name: rng.randint(0, 9) for name in names}
-    picture = partial(draw.draw_adding, digits=list(facts.values()), level=level)
-    return _Scene(facts, "", "What is the sum of the digits?", picture)
+    drawing = partial(draw.draw_adding, digits=list(facts.values()), level=level)
+    return _Scene(facts, "", "What is the sum of the digits?", drawing)
 
 
 def _counting(rng: random.Random, level: int) -> _Scene:
@@ -251,8 +251,8 @@ def _counting(rng: random.Random, level: int) -> _Scene:
     shapes = [(kind, colour) for kind in kinds]
     shapes += [(rng.choice(draw.SHAPES), other) for other in others for _ in range(rng.randint(2, 4))]
     facts = {kind: kinds.count(kind) for kind in draw.SHAPES}
-    picture = partial(draw.draw_counting, shapes=shapes, columns=3 if level == 1 else 4)
-    return _Scene(facts, colour, f"How many {colour} shapes are there?", picture)
+    drawing = partial(draw.draw_counting, shapes=shapes, columns=3 if level == 1 else 4)
+    return _Scene(facts, colour, f"How many {colour} shapes are there?", drawing)
 
 
 def _bar_chart(rng: random.Random, level: int) -> _Scene:
@@ -260,12 +260,12 @@ def _bar_chart(rng: random.Random, level: int) -> _Scene:
     bars = {letter: rng.randint(1, draw.CELLS_ACROSS) for letter in "ABCDE"[: (2, 3, 5)[level - 1]]}
     first, second = sorted(rng.sample(list(bars), 2))
     facts = {first: bars[first], second: bars[second]}
-    picture = partial(draw.draw_bar_chart, bars=bars)
+    drawing = partial(draw.draw_bar_chart, bars=bars)
     if level == 1:
         asked = rng.choice([first, second])
-        return _Scene(facts, asked, f"How tall is bar {asked}?", picture)
+        return _Scene(facts, asked, f"How tall is bar {asked}?", drawing)
     asked = f"{first} and {second}"
-    return _Scene(facts, asked, f"What is the difference between bars {asked}?", picture)
+    return _Scene(facts, asked, f"What is the difference between bars {asked}?", drawing)
 
 
 def _lengths(rng: random.Random, level: int) -> _Scene:
@@ -284,9 +284,9 @@ def _triangle(rng: random.Random, level: int) -> _Scene:
     step = (10, 5, 1)[level - 1]
     first = rng.randrange(20, 141, step)
     second = rng.randrange(20, 161 - first, step)
-    picture = partial(draw.draw_triangle, angles=(first, second), level=level)
+    drawing = partial(draw.draw_triangle, angles=(first, second), level=level)
     return _Scene(
-        {"first": first, "second": second}, "", "How many degrees is the angle at the question mark?", picture
+        {"first": first, "second": second}, "", "How many degrees is the angle at the question mark?", drawing
     )
 
 
@@ -294,8 +294,8 @@ def _clock(rng: random.Random, level: int) -> _Scene:
     """Level 1 asks for the hour alone, in the first half of the hour, where the short hand is nearer to it."""
     hour, minute = rng.randint(1, 12), rng.randrange(0, 30 if level == 1 else 60, 5)
     question = "What hour does the clock show?" if level == 1 else "What time does the clock show?"
-    picture = partial(draw.draw_clock, hour=hour, minute=minute, level=level)
-    return _Scene({"hour": hour, "minute": minute}, "", question, picture)
+    drawing = partial(draw.draw_clock, hour=hour, minute=minute, level=level)
+    return _Scene({"hour": hour, "minute": minute}, "", question, drawing)
 
 
 def _table(rng: random.Random, level: int) -> _Scene:
@@ -304,11 +304,11 @@ def _table(rng: random.Random, level: int) -> _Scene:
     rows = [[rng.randint(0, 9) for _ in range(column_count)] for _ in range(row_count)]
     row = rng.randrange(row_count)
     facts = {f"row {row + 1}, column {column + 1}": digit for column, digit in enumerate(rows[row])}
-    picture = partial(draw.draw_table, rows=rows, level=level)
+    drawing = partial(draw.draw_table, rows=rows, level=level)
     if level == 1:
         asked = rng.choice(list(facts))
-        return _Scene(facts, asked, f"What number is in {asked}?", picture)
-    return _Scene(facts, f"row {row + 1}", f"What is the sum of row {row + 1}?", picture)
+        return _Scene(facts, asked, f"What number is in {asked}?", drawing)
+    return _Scene(facts, f"row {row + 1}", f"What is the sum of row {row + 1}?", drawing)
 
 
 _SCENES: dict[str, Callable[[random.Random, int], _Scene]] = {
@@ -330,7 +330,7 @@ def _choices(category: str, level: int, scene: _Scene, stream: str) -> dict[str,
     )
     near = wrong_results(category, right, (4, 5, 6, 7), tuple(draw.COLOURS))
     texts = list(dict.fromkeys([right, *mistaken, *near]))[: len(_LETTERS)]
-    # its own stream, so that a problem has the same picture with choices and without
+    # its own stream, so that a problem has the same image with choices and without
     random.Random(f"{stream}-choices").shuffle(texts)
     return dict(zip(_LETTERS, texts, strict=True))
 

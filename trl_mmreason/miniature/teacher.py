@@ -47,7 +47,7 @@ class KnownTruthTeacher:
     A reply does not depend on sampling parameters or the seed, nor on the answer that the request tells.
 
     Args:
-        problems: those that it knows, by picture and question.
+        problems: those that it knows, by image and question.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -72,7 +72,7 @@ class KnownTruthTeacher:
             return Failure(f"the request does not have the form of {method}'s prompt for teachers")
         problem = self._known.get(_key(request.images[0], match["question"])) if request.images else None
         if problem is None:
-            return Failure(f"the teacher does not know this picture with the question {match['question'][:60]!r}")
+            return Failure(f"the teacher does not know this image with the question {match['question'][:60]!r}")
         if _JUDGE in instruction:
             reply = _judgement(problem, match["process"] or "")
         elif _STEP_DATA in instruction:

@@ -24,7 +24,7 @@ def train_tokenizer(
         A left-padding tokenizer, as generation needs it.
     """
     tokenizer = Tokenizer(models.BPE())
-    # Digits first: a model that reads numbers off a picture must not meet "12" as one symbol and "1", "2" as others.
+    # Digits first: a model that reads numbers off an image must not meet "12" as one symbol and "1", "2" as others.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

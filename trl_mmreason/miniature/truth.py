@@ -24,7 +24,7 @@ def true_labels(problem: Problem, steps: Sequence[WrittenStep]) -> tuple[bool, .
 
     The name says what a step is to do, and the thought is right if it is that of the right solution, whatever the
     spacing. A step rests on others, which stand before it: the working on all readings, right or wrong, and the answer
-    on the right working. So a reading is right if its number is the picture's, whatever stands before it; a working is
+    on the right working. So a reading is right if its number is the image's, whatever stands before it; a working is
     wrong if a number in it was never read; and a right number after a wrong working is no right answer. A step that
     the solution does not have, or a second one of the same name, is wrong.
 

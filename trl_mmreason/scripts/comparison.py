@@ -42,7 +42,7 @@ def train_and_compare(
     """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
 
     With `log_completions` a page of what the policy wrote in training comes last, after a push to the Hub, as it holds
-    pictures of the data set.
+    images of the data set.
 
     Args:
         trainer: a trainer that has not been started.

@@ -38,7 +38,7 @@ class DataArguments:
         eval_split: the split to compare on, by default `test`. For the miniature: `new_pictures`, the default there, or
             `heldout` for problems whose content does not occur in training either.
         columns: our column names → the source's, on the command line as JSON.
-        image_root: folder that relative picture paths start from.
+        image_root: folder that relative image paths start from.
         system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
             prompt, or the prompt itself.
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.

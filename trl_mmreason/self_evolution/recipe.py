@@ -32,7 +32,7 @@ METHOD = Method(
 def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
     r"""Lessons in answering `<think>3+4=7</think>\boxed{7}`, judging such answers one by one, and describing.
 
-    The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
+    The judge reads an image in the words of a description. It learns to see from descriptions, as a response gives
     most digits away.
 
     Args:

@@ -20,7 +20,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from ..compat.chat_template import generation_prefix
-from ..data.images import pictures_of
+from ..data.images import images_of
 from ..evaluation.voting import Equality, cluster_answers, votes_of, winning_position
 from ..generation.batch import tokenizer_of
 from ..generation.engine import Engine, Failure, Request, SamplingParams, derive_seed
@@ -231,10 +231,10 @@ class SelfEvolutionRewards:
     ) -> dict[int, Request]:
         """Requests to the judge by seed; equal responses to the same question are judged once."""
         requests: dict[int, Request] = {}
-        for text, prompt, pictures, seed, response in zip(texts, prompts, images, seeds, responses, strict=True):
+        for text, prompt, row_images, seed, response in zip(texts, prompts, images, seeds, responses, strict=True):
             if response.is_single and seed not in requests:
                 message = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
-                seen = pictures_of({"images": pictures})
+                seen = images_of({"images": row_images})
                 requests[seed] = Request([{"role": "user", "content": message}], seen, seed=seed)
         return requests
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
-from ..data.images import stored_pictures
+from ..data.images import stored_images
 from ..data.row_sources import read_completions
 from ..data.rows import MESSAGES
 from ..jobs.source_rows import ROWS_A_BATCH
@@ -45,10 +45,10 @@ def mix(
     """Mix data sets in given shares, as many rows as the parts allow, in random order.
 
     The result has `prompt`, `images` (empty for text alone), `completion` (a string), `reward`, and `behavior_logps` if
-    all parts have them. Pictures are copied as they are stored.
+    all parts have them. Images are copied as they are stored.
 
     Args:
-        parts: name → rows with `prompt` (messages, or a string for one of the user; of parts pictures come first) and
+        parts: name → rows with `prompt` (messages, or a string for one of the user; of parts images come first) and
             `completion` (a string, or one message of the assistant), and optionally `images` (or `image`), `reward` (1
             by default) and `behavior_logps`. Other columns are left out.
         shares: name → share of the result's rows; they sum to 1.
@@ -185,14 +185,14 @@ def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, 
 
 
 def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str | None) -> Dataset:
-    """Select these columns, pictures as stored."""
+    """Select these columns, images as stored."""
 
     def unify(row: Mapping[str, Any]) -> dict[str, Any]:
         prompt = row["prompt"]
         text = completion_text(row["completion"], f"part {name!r}, prompt {str(prompt)[:60]!r}")
         columns = {
             "prompt": prompt_for(plain_messages(prompt, f"mix: part {name!r}"), text, thinking_prompt),
-            "images": stored_pictures(row),
+            "images": stored_images(row),
             "completion": text,
             "reward": row.get("reward", 1.0),
             "behavior_logps": row.get("behavior_logps"),
@@ -203,7 +203,7 @@ def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str 
         rows = [unify(row) for row in table.to_pylist()]
         return {column: [row[column] for row in rows] for column in features}
 
-    mixed = part.with_format("arrow").map(  # a table's rows hold pictures as they are stored
+    mixed = part.with_format("arrow").map(  # a table's rows hold images as they are stored
         unify_batch,
         batched=True,
         batch_size=ROWS_A_BATCH,

@@ -29,7 +29,7 @@ In complex scenes, describe every object in exhaustive detail, thoroughly extrac
 If the image depicts realistic human figures, provide a detailed description of each individual's posture, physical appearance, clothing, facial expressions, and interactions with the surroundings. If the image includes well-known figures, make every effort to identify them by their facial features, attire, or contextual clues. If identification is uncertain, describe potential characteristics or identity hints in detail.
 
 Lastly, aim to describe the image as comprehensively as possible, ensuring no detail is overlooked. Capture every nuance in the image, providing an accurate, in-depth account of each element and its precise attributes, arrangement, and interactions within the scene."""  # noqa: E501 - the paper's own lines
-"""Fig. A2: what the policy is asked about a picture. It says nothing of the question, which would be answered."""
+"""Fig. A2: what the policy is asked about an image. It says nothing of the question, which would be answered."""
 
 # The typing errors of the paper's "***Final answer**" and "boxed{ }" are fixed, or a reasoner would repeat them.
 REASONING_PROMPT = r"""Please read the following example carefully.
@@ -50,7 +50,7 @@ Visual information:
 {caption}
 
 Your response:"""  # noqa: E501 - the paper's own lines
-"""Fig. A3: what makes a text-only reasoner speak as if it saw the picture. `reasoning_prompt` fills it in."""
+"""Fig. A3: what makes a text-only reasoner speak as if it saw the image. `reasoning_prompt` fills it in."""
 
 THINKING_PROMPT = f"""\
 You are an expert mathematician with extensive experience in mathematical competitions. You approach problems through systematic thinking and rigorous reasoning. When solving problems, follow these thought processes:
@@ -125,9 +125,9 @@ class Example(NamedTuple):
     """The example in the reasoner's prompt.
 
     Attributes:
-        question: about a picture.
-        caption: what the picture shows.
-        response: as trajectories are wanted; the paper's look at the picture again, and end in the final answer.
+        question: about an image.
+        caption: what the image shows.
+        response: as trajectories are wanted; the paper's look at the image again, and end in the final answer.
     """
 
     question: str
@@ -161,7 +161,7 @@ def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) ->
 
     Args:
         question: question of the row; it may hold braces and anything else.
-        caption: caption of the row's pictures.
+        caption: caption of the row's images.
         example: shown before.
     """
     values = {f"example_{name}": text for name, text in example._asdict().items()}

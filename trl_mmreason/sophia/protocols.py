@@ -1,4 +1,4 @@
-"""Protocol of a reasoner that never sees the picture (arXiv:2507.16814, section 4.1)."""
+"""Protocol of a reasoner that never sees the image (arXiv:2507.16814, section 4.1)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """SOPHIA's semi-off-policy sampling (arXiv:2507.16814, section 4.1 and Algorithm 1).
 
-policy     picture alone            → K captions      (it never sees the question)
-reasoner   question and caption     → N trajectories per caption (it never sees the picture)
+policy     image alone            → K captions      (it never sees the question)
+reasoner   question and caption     → N trajectories per caption (it never sees the image)
 R(y)       the final answer is right, R(c) the share of right trajectories from a caption
-rows       question and picture     → the shortest right trajectory from a good caption
+rows       question and image     → the shortest right trajectory from a good caption
 
 made = make_off_policy_data(rows, policy, reasoner, store)
 OffPolicyRewardTrainer(model, args=config, train_dataset=made.rows)
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset
 
-from ..data.images import PICTURE_COLUMNS, pictures_of, stored_pictures
+from ..data.images import IMAGE_COLUMNS, images_of, stored_images
 from ..data.rows import MESSAGES, Row
 from ..generation.engine import Engine, Failure, SamplingParams
 from ..generation.patience import wait_for_all
@@ -135,7 +135,7 @@ def make_off_policy_data(
     count_tokens: Callable[[str], int] | None = None,
     **running: Any,
 ) -> OffPolicyData:
-    """Let the policy describe each picture, a reasoner answer from the descriptions, and reward the best trajectories.
+    """Let the policy describe each image, a reasoner answer from the descriptions, and reward the best trajectories.
 
     It resumes, and several processes share the work, as `answer_questions` says. More captions or trajectories ask only
     for those that are missing; another selection from the same store asks nobody anything. What failed is asked again
@@ -144,13 +144,13 @@ def make_off_policy_data(
     Args:
         rows: rows with id, prompt, answer, images (or image), and optionally choices. What is in the first message
             of the user is the question; a system message is shown to neither model. A prompt may be a string, or hold
-            parts of which the pictures come first, and becomes messages with string contents.
-        policy: the vision-language model that is trained. It sees the caption prompt and the pictures.
+            parts of which the images come first, and becomes messages with string contents.
+        policy: the vision-language model that is trained. It sees the caption prompt and the images.
         reasoner: sees question and caption.
         store: keeps every caption and every trajectory.
         sampling: `OffPolicySampling()` by default.
         hard_reasoner: answers the hard questions in the place of `reasoner`.
-        is_hard: of a row without its pictures; comes with `hard_reasoner`.
+        is_hard: of a row without its images; comes with `hard_reasoner`.
         grader: `Grader()` by default. What was cut or failed counts as wrong.
         count_tokens: counts the tokens of a string, where the reasoner's engine gives no number of tokens.
         **running: arguments of `run`, such as `batch_size` and `retry_failed`.
@@ -173,7 +173,7 @@ def make_off_policy_data(
     hard = [False] * len(ids) if is_hard is None else [is_hard(row) for row in questions]
     stages = [HARD_TRAJECTORIES if one else TRAJECTORIES for one in hard]
 
-    remember_questions(store, CAPTIONS, questions, question_text, pictured=usable_rows)
+    remember_questions(store, CAPTIONS, questions, question_text, with_images=usable_rows)
     _describe(usable_rows, policy, store, sampling, running)
     described, caption_counts = read_captions(store, ids, sampling.captions)
     reasoners = {TRAJECTORIES: reasoner} | ({} if hard_reasoner is None else {HARD_TRAJECTORIES: hard_reasoner})
@@ -210,11 +210,11 @@ def make_off_policy_data(
 
 
 def _usable_rows(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
-    """Select the rows to ask about, also as plain prompts without pictures; count the others."""
+    """Select the rows to ask about, also as plain prompts without images; count the others."""
     prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
     usable_rows = rows.select(usable)
     texts = usable_rows.remove_columns(
-        [name for name in (*PICTURE_COLUMNS, "prompt") if name in usable_rows.column_names]
+        [name for name in (*IMAGE_COLUMNS, "prompt") if name in usable_rows.column_names]
     )
     return usable_rows, texts.add_column("prompt", [prompts[position] for position in usable], feature=MESSAGES)
 
@@ -242,29 +242,29 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 
 
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
-    """Positions of the rows with a picture and a usable gold answer; the others are counted."""
-    columns = [name for name in PICTURE_COLUMNS if name in rows.column_names]
-    tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no picture is decoded
+    """Positions of the rows with an image and a usable gold answer; the others are counted."""
+    columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
+    tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no image is decoded
     stored = (row for table in tables for row in table.to_pylist())
-    pictured = [position for position, row in enumerate(stored) if stored_pictures(row)]
+    with_images = [position for position, row in enumerate(stored) if stored_images(row)]
     usable = set(usable_questions(rows, grader))
-    positions = [position for position in pictured if position in usable]
-    dropped["no picture"] += len(rows) - len(pictured)
-    dropped["the gold answer cannot be used"] += len(pictured) - len(positions)
+    positions = [position for position in with_images if position in usable]
+    dropped["no image"] += len(rows) - len(with_images)
+    dropped["the gold answer cannot be used"] += len(with_images) - len(positions)
     return positions
 
 
 def _describe(
     rows: Dataset, policy: Engine, store: Store, sampling: OffPolicySampling, running: Mapping[str, Any]
 ) -> None:
-    """Sample the captions of each row's pictures."""
+    """Sample the captions of each row's images."""
     sampling_params, seed, protocol = sampling.caption_sampling_params, sampling.seed, Direct()
     prompt = [{"role": "user", "content": sampling.caption_prompt}]
 
     def work(units: Sequence[RowSample]) -> list[dict[str, Any] | Failure]:
-        # of the row the policy sees nothing but the pictures
-        pictures = [({"id": row["id"], "prompt": prompt, "images": pictures_of(row)}, k) for row, k in units]
-        return ask(pictures, policy, protocol, sampling_params, system_prompt=None, seed=seed)
+        # of the row the policy sees nothing but the images
+        images = [({"id": row["id"], "prompt": prompt, "images": images_of(row)}, k) for row, k in units]
+        return ask(images, policy, protocol, sampling_params, system_prompt=None, seed=seed)
 
     settings = {
         "engine": policy.settings,
@@ -289,7 +289,7 @@ def _sample_trajectories(
     """Sample and grade the trajectories.
 
     Args:
-        questions: the questions, without pictures.
+        questions: the questions, without images.
         captions: the numbers of each question's captions.
         stages: the stage of each question.
         reasoners: stage → who answers its questions.

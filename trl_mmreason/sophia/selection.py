@@ -217,7 +217,7 @@ def make_rows(
     thinking_prompt: str | None,
     logprobs: bool,
 ) -> Dataset:
-    """Make the rows of the trajectories, written to a file one by one, with their questions' pictures as stored.
+    """Make the rows of the trajectories, written to a file one by one, with their questions' images as stored.
 
     Args:
         rows: the questions.

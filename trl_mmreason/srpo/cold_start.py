@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, Value
 
-from ..data.images import pictures_of
+from ..data.images import images_of
 from ..data.rows import MESSAGES, DataError
 from ..generation.engine import Engine, Request, SamplingParams
 from ..grading import Grader
@@ -225,12 +225,12 @@ def _ask(
     Args:
         messages: what to say, from the question and the solution.
         read: the payload that a reply holds; raises `MalformedReply`.
-        images: whether to show the question's pictures.
+        images: whether to show the question's images.
     """
 
     def request(unit: Mapping[str, Any]) -> Request:
         row = rows[unit["solution"].position]
-        shown = pictures_of(row) if images else ()
+        shown = images_of(row) if images else ()
         return Request(messages(question_text(row["prompt"]), unit["solution"]), shown)
 
     template_messages = {message["role"]: message["content"] for message in messages("{question}", _TEMPLATE)}
@@ -264,7 +264,7 @@ def _teacher_messages(question: str, solution: PolicySolution, second_thought: b
 def _as_rows(
     rows: Dataset, solutions: Sequence[PolicySolution], completions: list[str], system_prompt: str | None
 ) -> Dataset:
-    """Make one row for each solution, with its question's pictures as stored."""
+    """Make one row for each solution, with its question's images as stored."""
     prompts = rows.select([solution.position for solution in solutions])["prompt"]
     columns = {
         "id": [solution.id for solution in solutions],

@@ -1,7 +1,7 @@
 """SRPO's prompts for policy, scorer and teacher, and parsers of JSON replies (arXiv:2506.01713, appendix B.3).
 
 The paper's templates stand here word for word, without its typography. Of the templates for data, "Image: {image_url}"
-is left out: pictures go with the request.
+is left out: images go with the request.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def teacher_prompt(question: str, cot: str, answer: str, ground_truth: str, *, s
     """Write the user message of "Self-Reflection Generation".
 
     Args:
-        question: without its pictures, which go with the request.
+        question: without its images, which go with the request.
         cot: the policy's reasoning.
         answer: the policy's answer.
         ground_truth: the true one.

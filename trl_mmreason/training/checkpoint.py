@@ -150,7 +150,7 @@ class CheckpointRestoreMixin(Trainer):
 
     A checkpoint is written into a folder of another name, which is renamed when all of it is there. A signal ends
     training after a checkpoint (`interruption.py`). The model card names the real base model, shows the results, and
-    has an example with a picture.
+    has an example with an image.
     """
 
     _unfinished: Path | None = None

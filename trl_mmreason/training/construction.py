@@ -17,14 +17,14 @@ from trl.data_utils import is_conversational, prepare_multimodal_messages
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..compat.chat_template import tokenizer_of
 from ..compat.input_hooks import keep_one_input_hook
-from ..compat.known_images import encode_pictures_once
+from ..compat.known_images import encode_images_once
 from ..compat.model_parts import without_adapters
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import check_precision
 from ..compat.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
-from ..compat.vision_passes import let_every_pass_see_a_picture
+from ..compat.vision_passes import ensure_image_pass
 from ..data.folders import adapter_base, check_model_folder, check_model_path
-from ..data.images import PICTURE_COLUMNS, pictures_of
+from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
 
@@ -166,7 +166,7 @@ def check_rows(
                     f"{name}: the answers of {role} are numbers of classes (ClassLabel), which no model says. Fix: "
                     "load_rows, which reads the names of the classes."
                 )
-            answers = dataset.select_columns("answer")["answer"]  # without decoding pictures
+            answers = dataset.select_columns("answer")["answer"]  # without decoding images
             if all(answer in (None, "") for answer in answers):
                 raise ValueError(
                     f"{name}: no row of {role} has an answer, so that no reward can be computed. Fix: name the column "
@@ -297,20 +297,20 @@ def pad_left(processing_class: Any) -> None:
     tokenizer_of(processing_class).padding_side = "left"
 
 
-def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
-    """Extend a collator of TRL's to batches in which some rows have no picture."""
+def with_images(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
+    """Extend a collator of TRL's to batches in which some rows have no image."""
 
     def collate_rows(rows: list[dict[str, Any]]) -> Any:
-        if rows[0].keys() & set(PICTURE_COLUMNS):
+        if rows[0].keys() & set(IMAGE_COLUMNS):
             texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
-            rows = [{**text, "images": pictures_of(row)} for text, row in zip(texts, rows, strict=True)]
+            rows = [{**text, "images": images_of(row)} for text, row in zip(texts, rows, strict=True)]
         return collate(rows)
 
     return collate_rows
 
 
-def without_picture_columns(rows: Any, processing_class: Any, name: str) -> Any:
-    """For a text-only policy remove the empty columns of pictures, by which TRL tells a data set of pictures.
+def without_image_columns(rows: Any, processing_class: Any, name: str) -> Any:
+    """For a text-only policy remove the empty columns of images, by which TRL tells a data set of images.
 
     Args:
         rows: a `Dataset` or `IterableDataset`.
@@ -318,17 +318,17 @@ def without_picture_columns(rows: Any, processing_class: Any, name: str) -> Any:
         name: name of the trainer.
 
     Raises:
-        ValueError: a row has a picture; of a stream when the row comes.
+        ValueError: a row has an image; of a stream when the row comes.
     """
-    columns = [column for column in PICTURE_COLUMNS if column in column_names(rows)]
+    columns = [column for column in IMAGE_COLUMNS if column in column_names(rows)]
     if isinstance(processing_class, ProcessorMixin) or not columns:
         return rows
 
     def check(*values: Any) -> dict[str, Any]:
-        *pictures, number = values
-        if pictures_of(dict(zip(columns, pictures, strict=True))):
+        *images, number = values
+        if images_of(dict(zip(columns, images, strict=True))):
             raise ValueError(
-                f"{name}: row {number} has a picture, which a text-only policy cannot see. Fix: leave it out, or train "
+                f"{name}: row {number} has an image, which a text-only policy cannot see. Fix: leave it out, or train "
                 "a vision-language model."
             )
         return {}
@@ -366,7 +366,7 @@ def check_template(name: str, processing_class: Any, spoken: str) -> None:
 def search_no_weights(args: Any) -> None:
     """Before TRL's constructor: turn off DDP's search for unused weights, unless the user set it.
 
-    TRL lets it do that in every step of a vision-language model, as a batch without pictures leaves the vision encoder
+    TRL lets it do that in every step of a vision-language model, as a batch without images leaves the vision encoder
     out (huggingface/transformers#49443). Here every pass runs the encoder; see `prepare_policy`.
     """
     if args is not None and args.ddp_find_unused_parameters is None:
@@ -380,7 +380,7 @@ def prepare_models(trainer: Any) -> None:
     prepare_policy(policy, trainer.processing_class, trainer)
     if getattr(trainer, "ref_model", None) is not None:
         reference = trainer.accelerator.unwrap_model(trainer.ref_model)
-        reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode pictures once
+        reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode images once
         prepare_policy(reference, trainer.processing_class, reference_of=policy)
 
 
@@ -391,7 +391,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
         policy: not wrapped yet, with or without adapters.
         processing_class: its processor or tokenizer.
         trainer: of this model; `None` for a reference. It lets DDP search for unused weights after all if there are
-            some that no picture reaches.
+            some that no image reaches.
         reference_of: the policy whose reference this is.
     """
     if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
@@ -406,8 +406,8 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
     use_whole_head(base)
     use_matrix_product_for_patches(base)
     keep_one_input_hook(base)
-    encode_pictures_once(policy, reference_of)
-    hooks = let_every_pass_see_a_picture(policy, processing_class)
+    encode_images_once(policy, reference_of)
+    hooks = ensure_image_pass(policy, processing_class)
     if trainer is None or hooks is None or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         return  # they need no search; before training the model is on the CPU, where flash attention has no kernel
     if hooks.all_are_reached():

@@ -77,6 +77,6 @@ def _check_prompts(trainer: Any, role: str, system_prompt: str | None, fix: str)
             overlong = sum(length > longest for length in lengths)
             raise ValueError(
                 f"{type(trainer).__name__}: {overlong} of {len(rows)} prompts of {role}{key and f'[{key!r}]'} have "
-                f"more tokens, their pictures' included, than vLLM takes ({longest}); the longest has {max(lengths)}. "
+                f"more tokens, their images' included, than vLLM takes ({longest}); the longest has {max(lengths)}. "
                 f"Fix: {fix}"
             )

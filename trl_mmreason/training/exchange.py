@@ -20,7 +20,7 @@ from ..generation.batch import TOKEN_FIELDS
 from .length_batching import batches_by_length
 
 Rows = dict[str, Any]
-"""Name → a tensor or a list with an entry per row, a tensor of no dimension, or `None`; pictures as TRL has them."""
+"""Name → a tensor or a list with an entry per row, a tensor of no dimension, or `None`; images as TRL has them."""
 
 _BY_PROMPT_TOKEN = ("prompt_ids", "prompt_mask")
 _BY_COMPLETION_TOKEN = (
@@ -86,10 +86,10 @@ def join(parts: Sequence[Rows]) -> Rows:
 def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, device: torch.device) -> Rows:
     """Send each row to the process that computes it. Every process calls it.
 
-    Rows stay where they are if their fields differ between processes, as where one process has no pictures at all.
+    Rows stay where they are if their fields differ between processes, as where one process has no images at all.
 
     Args:
-        rows: rows of this process, as many as on every other, pictures split by row.
+        rows: rows of this process, as many as on every other, images split by row.
         lengths: lengths of these rows, in tokens.
         size: rows per micro-batch.
         process: number of this process.

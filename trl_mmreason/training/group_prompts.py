@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..generation.batch import Prompt, as_prompt, collate, joined_pictures, tokenizer_of
+from ..generation.batch import Prompt, as_prompt, collate, joined_images, tokenizer_of
 
 Tokenized = tuple[list[list[int]], list[Any] | None, dict[str, Any]]
-"""Prompt ids, pictures and multimodal fields of some rows, as TRL has them."""
+"""Prompt ids, images and multimodal fields of some rows, as TRL has them."""
 
 
 class GroupPrompts:
@@ -38,10 +38,10 @@ class GroupPrompts:
     @property
     def names(self) -> set[str]:
         """Names of the fields."""
-        return {name for prompt in self._tokenized for name in (*prompt.token_fields, *prompt.picture_fields)}
+        return {name for prompt in self._tokenized for name in (*prompt.token_fields, *prompt.image_fields)}
 
     def without_fields(self) -> tuple[list[list[int]], list[Any] | None]:
-        """Prompt ids and pictures of all rows."""
+        """Prompt ids and images of all rows."""
         ids, images, _ = self.rows(range(len(self.place)), fields=False)
         return ids, images
 
@@ -64,9 +64,9 @@ def joined(prompts: Sequence[Prompt], images: Sequence[Any]) -> Tokenized:
     """Prompts as TRL has them.
 
     Args:
-        images: the pictures of each, `None` or empty without.
+        images: the images of each, `None` or empty without.
     """
-    fields: dict[str, Any] = dict(joined_pictures(prompts))
+    fields: dict[str, Any] = dict(joined_images(prompts))
     for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
         # A row that says nothing of its tokens has only text, type 0.
         fields[name] = [list(prompt.token_fields.get(name, [0] * len(prompt.ids))) for prompt in prompts]

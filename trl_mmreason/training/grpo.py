@@ -21,7 +21,7 @@ from trl.trainer import grpo_trainer
 
 from ..compat.replaced import replaced
 from ..compat.vllm import corrected_vllm
-from ..data.images import with_plain_pictures
+from ..data.images import with_plain_images
 from ..functional import SEQUENCE_NORMALISED_LOSSES, turn_of_token
 from ..generation.batch import warn_of_ignored_settings
 from ..messages import with_system_message
@@ -40,7 +40,7 @@ from .context_length import check_context
 from .credit import GroupOutcome, by_token, kl_difference, observe_outcome, own_advantages
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .group_prompts import ProcessedPrompts
-from .logged_questions import LoggedQuestionsMixin, gather_without_pictures
+from .logged_questions import LoggedQuestionsMixin, gather_without_images
 from .padding import adds_up, carries_loss, score_by_length, sort_by_length
 from .prompt_length import without_overlong_prompts
 from .read_once import RowsOfRolloutsMixin
@@ -66,7 +66,7 @@ class GroupGRPOTrainer(
 
     A subclass overrides `score_groups`, and `log_rollouts` if it has measures of its own. With a `followup`, the policy
     answers, is told the follow-up and answers again; a subclass that overrides `next_message` may say something else to
-    each answer, also with pictures. `max_completion_length` bounds each turn by itself, and only answers carry loss.
+    each answer, also with images. `max_completion_length` bounds each turn by itself, and only answers carry loss.
 
     Reward functions get, besides the columns, `trajectory`: a `Trajectory` per row, with each turn's text and tokens.
 
@@ -133,7 +133,7 @@ class GroupGRPOTrainer(
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._score: Callable[..., tuple] = score_by_length
-        # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
+        # TRL gathers images on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
         self._stopwatch = Stopwatch()
         self._rows: list[dict[str, Any]] = []  # of the rollout at hand
@@ -159,8 +159,8 @@ class GroupGRPOTrainer(
             answers: texts of the answers so far.
 
         Returns:
-            Role and content, which is text or parts that may hold pictures:
-            `{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": "So?"}]}`.
+            Role and content, which is text or parts that may hold images:
+            `{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "So?"}]}`.
         """
         return {"role": "user", "content": self.followup} if self.followup and len(answers) == 1 else None
 
@@ -202,15 +202,15 @@ class GroupGRPOTrainer(
         extra, images = generated[5:7]
         if self.max_turns > 1:
             generated[3] = [each.messages for each in self.trajectories]  # TRL decodes all turns into one text
-            images = [each.images for each in self.trajectories]  # TRL forgets pictures that stand in the messages
+            images = [each.images for each in self.trajectories]  # TRL forgets images that stand in the messages
             log_turns(self)
         else:
             self.trajectories = recorded(self, generated)
         if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays
             extra["trajectory"] = self.trajectories
-        # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
+        # Rows without images among rows with some: the processors want an empty list, where TRL leaves `None`.
         generated[6] = [row or [] for row in images] if images is not None and any(images) else None
-        if self._grouped is not None:  # TRL processes all pictures again to score the answers
+        if self._grouped is not None:  # TRL processes all images again to score the answers
             if self.max_turns > 1:
                 prompts = scored_prompts(self.trajectories)
                 self._token_types = types_of_tokens(self.trajectories, self.accelerator.device)
@@ -236,7 +236,7 @@ class GroupGRPOTrainer(
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         system_prompt = self.system_prompt if self.model.training else self.eval_system_prompt
-        inputs = [with_plain_pictures(row) for row in inputs]
+        inputs = [with_plain_images(row) for row in inputs]
         for row in inputs:
             if system_prompt is not None:
                 if self.environment_factories is not None:  # it may bring the prompt; TRL then begins with an empty one
@@ -247,9 +247,9 @@ class GroupGRPOTrainer(
         self._rows = inputs
         one_answer_a_row = self.max_turns > 1 or not (self.tools or self.rollout_func)
         self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
-        with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_pictures):
+        with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_images):
             try:
-                # Cut trajectories stay in attention, in which their later pictures are; below they carry no loss.
+                # Cut trajectories stay in attention, in which their later images are; below they carry no loss.
                 with replaced(self, mask_truncated_completions=self.mask_truncated_completions and self.max_turns == 1):
                     batch = super()._generate_and_score_completions(inputs)
                 batch = with_types(batch, self._token_types, batch["completion_ids"].shape[1])

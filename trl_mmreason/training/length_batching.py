@@ -87,7 +87,7 @@ def collate_rows(collate: Callable[[list[Any]], Mapping[str, Tensor]], layout: L
 
 
 def join_rows(rows: Sequence[Row], layout: Layout) -> dict[str, Tensor]:
-    """Join rows into one batch; what some of them lack, as pictures, is that of the others."""
+    """Join rows into one batch; what some of them lack, as images, is that of the others."""
     tokens = max(row["input_ids"].shape[1] for row in rows)
 
     def join(name: str) -> Tensor:

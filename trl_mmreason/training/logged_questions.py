@@ -1,10 +1,10 @@
-"""Log the questions of TRL's tables of completions, with ids and pictures, which the tables lack.
+"""Log the questions of TRL's tables of completions, with ids and images, which the tables lack.
 
     output_dir/completions/completions_00020.parquet    TRL's: step, prompt, completion, rewards, extra columns
     output_dir/_questions/questions_00020.parquet       ours, a line for each of its lines, in the same order
-    output_dir/_questions/<digest>.png                  every picture once, shrunk as the report shows it
+    output_dir/_questions/<digest>.png                  every image once, shrunk as the report shows it
 
-A folder whose name begins with "_" stays out of what `push_to_hub` uploads: the pictures are the data set's.
+A folder whose name begins with "_" stays out of what `push_to_hub` uploads: the images are the data set's.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class LoggedQuestion(NamedTuple):
         question: the text of the user's first message.
         id, category: of the row.
         answer: the gold answer.
-        pictures: files, in order.
+        images: files, in order.
     """
 
     question: str
     id: str
     category: str
     answer: str
-    pictures: list[Path]
+    images: list[Path]
 
 
 def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> dict[str, str]:
-    """Collect a row's logged fields, without its pictures.
+    """Collect a row's logged fields, without its images.
 
     Args:
         row: a row of the data set.
@@ -64,8 +64,8 @@ def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> di
     }
 
 
-def gather_without_pictures(values: list[Any]) -> list[Any]:
-    """Gather values of all processes; conversations without their pictures, which no table of completions holds."""
+def gather_without_images(values: list[Any]) -> list[Any]:
+    """Gather values of all processes; conversations without their images, which no table of completions holds."""
     from trl.trainer.utils import strip_images_from_messages  # here: TRL takes seconds to load
 
     return gather_object([strip_images_from_messages(value) if _is_conversation(value) else value for value in values])
@@ -75,7 +75,7 @@ def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
     """Convert string contents to parts if any content is parts, as a parquet column cannot mix them.
 
     Args:
-        prompts: strings or messages; TRL makes parts of the contents where a process has pictures, and only there.
+        prompts: strings or messages; TRL makes parts of the contents where a process has images, and only there.
     """
     messages = [message for prompt in prompts if not isinstance(prompt, str) for message in prompt]
     if all(isinstance(message["content"], str) for message in messages):
@@ -84,7 +84,7 @@ def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
 
 
 def write_questions(
-    output_dir: str | Path, step: int, questions: Sequence[Mapping[str, str]], pictures: Sequence[Sequence[Image.Image]]
+    output_dir: str | Path, step: int, questions: Sequence[Mapping[str, str]], images: Sequence[Sequence[Image.Image]]
 ) -> None:
     """Write the questions of the completions logged at a step.
 
@@ -92,11 +92,11 @@ def write_questions(
         output_dir: output folder of the trainer.
         step: the number in the name of TRL's table.
         questions: results of `about_question`, in the order of the completions.
-        pictures: pictures of each question; none at all if pictures are not to be kept.
+        images: images of each question; none at all if images are not to be kept.
     """
     folder = Path(output_dir) / _FOLDER
     folder.mkdir(exist_ok=True)
-    names = [[_save(picture, folder) for picture in of_question] for of_question in pictures] or [[] for _ in questions]
+    names = [[_save(image, folder) for image in of_question] for of_question in images] or [[] for _ in questions]
     rows = [{**question, "pictures": own} for question, own in zip(questions, names, strict=True)]
     pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), _table(output_dir, step))
 
@@ -106,10 +106,12 @@ def read_questions(output_dir: str | Path, step: int) -> list[LoggedQuestion]:
     file = _table(output_dir, step)
     if not file.exists():
         return []
-    return [
-        LoggedQuestion(**{**row, "pictures": [file.parent / name for name in row["pictures"]]})
-        for row in pq.read_table(file).to_pylist()
-    ]
+    return [_question(row, file.parent) for row in pq.read_table(file).to_pylist()]
+
+
+def _question(row: dict[str, Any], folder: Path) -> LoggedQuestion:
+    names = row.pop("pictures")
+    return LoggedQuestion(**row, images=[folder / name for name in names])
 
 
 def _is_conversation(value: Any) -> bool:
@@ -125,13 +127,13 @@ def _table(output_dir: str | Path, step: int) -> Path:
     return Path(output_dir) / _FOLDER / f"questions_{step:05d}.parquet"
 
 
-def _save(picture: Image.Image, folder: Path) -> str:
-    """Save a picture unless its file exists; return the file's name."""
-    content = f"{picture.mode} {picture.size}".encode() + picture.tobytes()
+def _save(image: Image.Image, folder: Path) -> str:
+    """Save an image unless its file exists; return the file's name."""
+    content = f"{image.mode} {image.size}".encode() + image.tobytes()
     name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
     if not (folder / name).exists():
         with atomic_path(folder / name) as unfinished:
-            unfinished.write_bytes(png_of(picture))
+            unfinished.write_bytes(png_of(image))
     return name
 
 

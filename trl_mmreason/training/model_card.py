@@ -1,6 +1,6 @@
-"""Model card: TRL's, with base model, results and an example with a picture.
+"""Model card: TRL's, with base model, results and an example with an image.
 
-TRL's own example sends a question without a picture, and its card calls a base model that is a folder "None".
+TRL's own example sends a question without an image, and its card calls a base model that is a folder "None".
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ MINIATURE_RECORD = "trl_mmreason_miniature"
 _OWNED_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _NO_RESULTS = "No evaluation lies beside this model.\n\n"
 
-_DRAWN_PICTURE = """\
+_DRAWN_IMAGE = """\
 from PIL import Image, ImageDraw
 
-picture = Image.new("RGB", (448, 224), "white")  # or Image.open("your_picture.png")
-ImageDraw.Draw(picture).text((80, 60), "3 + 4", fill="black", font_size=96)
-question = "What does the picture show?"  # or one like those of training
+image = Image.new("RGB", (448, 224), "white")  # or Image.open("your_image.png")
+ImageDraw.Draw(image).text((80, 60), "3 + 4", fill="black", font_size=96)
+question = "What does the image show?"  # or one like those of training
 """
-_MINIATURE_PICTURE = """\
+_MINIATURE_IMAGE = """\
 from trl_mmreason.compat import torchvision_free  # from here on processors load without torchvision
 from trl_mmreason.miniature.tasks import make_problem
 
 problem = make_problem({category!r}, 0, split="new_pictures")
-picture, question = problem.image, problem.question
+image, question = problem.image, problem.question
 """
 _ANSWER = """
 from transformers import pipeline  # needs torch, torchvision and pillow, too
@@ -58,7 +58,7 @@ from transformers import pipeline  # needs torch, torchvision and pillow, too
 answer = pipeline("image-text-to-text", model={model!r})
 messages = [
 {system}\
-    {{"role": "user", "content": [{{"type": "image", "image": picture}}, {{"type": "text", "text": question}}]}},
+    {{"role": "user", "content": [{{"type": "image", "image": image}}, {{"type": "text", "text": question}}]}},
 ]
 reply = answer(text=messages, max_new_tokens={tokens}, return_full_text=False)[0]["generated_text"]
 print(reply)
@@ -70,13 +70,13 @@ messages += [
 ]
 print(answer(text=messages, max_new_tokens={tokens}, return_full_text=False)[0]["generated_text"])
 """
-_SCORE = """question = "Add the two numbers in the picture."
+_SCORE = """question = "Add the two numbers in the image."
 
 from trl_mmreason import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 
 chain = Chain([Step("Reading", "The numbers are 3 and 4.", "They are.")], answer="7")
-row = {{"prompt": [{{"role": "user", "content": question}}], "images": [picture], "completion": render_chain(chain)}}
+row = {{"prompt": [{{"role": "user", "content": question}}], "images": [image], "completion": render_chain(chain)}}
 print(ProcessRewardModel.from_pretrained({model!r}).score([row]))
 """
 
@@ -201,17 +201,17 @@ def describe_data(rows: Any, name: str | None) -> str:
 
 
 def example(trainer: Any, category: str | None, scores: bool) -> str:
-    """Python code that asks the model about a picture.
+    """Python code that asks the model about an image.
 
     Args:
         trainer: has trained and saved it.
-        category: of the drawn problems that a miniature knows, which can read no other pictures; `None` for others.
+        category: of the drawn problems that a miniature knows, which can read no other images; `None` for others.
         scores: whether it scores chains of steps in the place of answering.
     """
     model = trainer.hub_model_id or trainer.args.output_dir
-    picture = _MINIATURE_PICTURE.format(category=category) if category else _DRAWN_PICTURE
+    image = _MINIATURE_IMAGE.format(category=category) if category else _DRAWN_IMAGE
     if scores:
-        return picture + _SCORE.format(model=model)
+        return image + _SCORE.format(model=model)
     tokens = getattr(trainer.args, "max_completion_length", None) or 512
     system_prompt = training_system_prompt(trainer)
     system = (
@@ -219,7 +219,7 @@ def example(trainer: Any, category: str | None, scores: bool) -> str:
         if system_prompt
         else ""
     )
-    code = picture + _ANSWER.format(model=model, system=system, tokens=tokens)
+    code = image + _ANSWER.format(model=model, system=system, tokens=tokens)
     followup = getattr(trainer, "followup", None)
     return code + _SECOND_ANSWER.format(followup=followup, tokens=tokens) if followup else code
 

@@ -1,4 +1,4 @@
-"""Count the tokens of prompts, pictures included, and drop rows with overlong prompts."""
+"""Count the tokens of prompts, images included, and drop rows with overlong prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from transformers.utils import logging
 
-from ..data.images import pictures_of
+from ..data.images import images_of
 from ..generation.batch import encode
 from ..messages import with_system_message
 
@@ -24,7 +24,7 @@ def prompt_length(
 ) -> int:
     """Count a prompt's tokens with the policy's processor.
 
-    A picture counts as the placeholder tokens that the processor widens it to.
+    An image counts as the placeholder tokens that the processor widens it to.
 
     Args:
         row: with prompt, and optionally images (or image).
@@ -33,9 +33,9 @@ def prompt_length(
         **template: arguments of the chat template.
     """
     prompt = with_system_message(row["prompt"], system_prompt)
-    if isinstance(prompt, str):  # TRL tokenizes a string as it is, and shows the policy no picture
+    if isinstance(prompt, str):  # TRL tokenizes a string as it is, and shows the policy no image
         return len(processing_class(text=[prompt])["input_ids"][0])
-    return len(encode(processing_class, prompt, pictures_of(row), **template).ids)
+    return len(encode(processing_class, prompt, images_of(row), **template).ids)
 
 
 def prompt_lengths(rows: Dataset, processing_class: Any, **prompting: Any) -> list[int]:
@@ -51,7 +51,7 @@ def without_overlong_prompts(
 ) -> Any:
     """Return the rows whose prompt has at most `max_tokens` tokens, and warn about the others.
 
-    Nothing is ever truncated: half a picture would be lost, or the end of a question. The rows of a stream are measured
+    Nothing is ever truncated: half an image would be lost, or the end of a question. The rows of a stream are measured
     as they come, so that nobody can count them.
 
     Args:
@@ -78,9 +78,9 @@ def without_overlong_prompts(
     ids = rows["id"] if "id" in rows.column_names else range(len(rows))
     message = (
         f"{name}: {len(overlong)} of {len(rows)} prompts have more than max_prompt_length={max_tokens} tokens, their "
-        f"pictures' included; the longest has {max(lengths)}."
+        f"images' included; the longest has {max(lengths)}."
     )
-    fix = "raise max_prompt_length, or let the processor scale pictures down"
+    fix = "raise max_prompt_length, or let the processor scale images down"
     if len(overlong) == len(rows):
         raise ValueError(f"{message} No row is left. Fix: {fix}.")
     if PartialState().is_main_process:

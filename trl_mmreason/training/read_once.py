@@ -1,7 +1,7 @@
 """Read the rows of a rollout once, though TRL asks for them many times.
 
 TRL's sampler repeats a row for each generation of its group, and a whole generation batch for each micro-batch that is
-trained on it, of which only the first is used. `datasets` decodes the pictures each time.
+trained on it, of which only the first is used. `datasets` decodes the images each time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 import datasets
 import torch
 
-from ..data.images import with_plain_pictures
+from ..data.images import with_plain_images
 
 
 class RowsReadOnce(torch.utils.data.Dataset):
     """Rows of a data set, each read once a batch; of equal batches in a row only the first is read.
 
-    Equal rows share their pictures, as they have one prompt. With a random transform of the data set a group gets one
+    Equal rows share their images, as they have one prompt. With a random transform of the data set a group gets one
     outcome of it.
     """
 
@@ -36,7 +36,7 @@ class RowsReadOnce(torch.utils.data.Dataset):
         """The rows at these places; torch's DataLoader asks for a batch so."""
         if places != self._places:
             distinct = list(dict.fromkeys(places))
-            rows = map(with_plain_pictures, self.rows.__getitems__(distinct))
+            rows = map(with_plain_images, self.rows.__getitems__(distinct))
             read = dict(zip(distinct, rows, strict=True))
             self._places, self._batch = list(places), [read[place] for place in places]
         return [dict(row) for row in self._batch]

@@ -52,7 +52,7 @@ class Trajectory:
         row: the row of the data set, without columns that rewards may not see.
         place: its number among the rows of this process.
         prompt: the prompt, tokenised.
-        images: pictures of the prompt, followed by those of the user's messages.
+        images: images of the prompt, followed by those of the user's messages.
         turns: the policy's answers.
         said: the user's messages, each after the answer of the same number.
         left_no_room: whether the last answer got no message because the context had no room for another answer.
@@ -302,12 +302,12 @@ def log_turns(trainer: Any) -> None:
 
 
 def scored_prompts(trajectories: Sequence[Trajectory]) -> list[Prompt]:
-    """The prompts as a model's input, with the pictures of the whole conversation."""
-    return [replace(each.prompt, picture_fields=each.context.picture_fields) for each in trajectories]
+    """The prompts as a model's input, with the images of the whole conversation."""
+    return [replace(each.prompt, image_fields=each.context.image_fields) for each in trajectories]
 
 
 def types_of_tokens(trajectories: Sequence[Trajectory], device: torch.device) -> dict[str, Tensor]:
-    """(B, C) token types of completions, by name; empty where no message of the user has a picture."""
+    """(B, C) token types of completions, by name; empty where no message of the user has an image."""
     names = {name for each in trajectories for said in each.said for name in said.prompt.token_fields}
     contexts = [each.context for each in trajectories] if names else []
     found = {}

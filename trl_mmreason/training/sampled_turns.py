@@ -29,7 +29,7 @@ class SampledTurnsTrainer(GRPOTrainer):
 
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
     facts: Any
-    _next_text_turn: Callable[[str, str], NextTurn]  # of a message without pictures
+    _next_text_turn: Callable[[str, str], NextTurn]  # of a message without images
     _grouped: GroupPrompts | None = None  # prompts of the rollout at hand
     _sampled: list[tuple[int, dict[str, Any]]]  # place and row of each answer that is sampled
 

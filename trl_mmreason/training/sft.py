@@ -14,7 +14,7 @@ from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 from ..compat.chat_template import tokenizer_of
 from ..compat.model_parts import freeze_vision_encoder
 from ..compat.precision import settle_on_cpu
-from ..data.images import PICTURE_COLUMNS
+from ..data.images import IMAGE_COLUMNS
 from ..messages import completion_text
 from .checkpoint import CheckpointRestoreMixin
 from .config_values import refuse_impossible
@@ -28,8 +28,8 @@ from .construction import (
     load_policy_processor,
     prepare_models,
     search_no_weights,
-    with_pictures,
-    without_picture_columns,
+    with_images,
+    without_image_columns,
 )
 from .documented import documented
 from .facts import RunFactsMixin
@@ -43,7 +43,7 @@ class CompletionSFTConfig(SFTConfig):
 
     Attributes:
         num_train_epochs: epochs, 1; TRL's own default is 3.
-        max_length: must be `None`, as a cut row would lose its answer or, worse, part of a picture.
+        max_length: must be `None`, as a cut row would lose its answer or, worse, part of an image.
         completion_only_loss: must be on: the loss is on the assistant's words only.
         freeze_vision_encoder: leave the vision encoder's weights as they are.
     """
@@ -62,7 +62,7 @@ class CompletionSFTConfig(SFTConfig):
         super().__post_init__()
         if self.max_length is not None:
             raise ValueError(
-                f"{type(self).__name__}: max_length={self.max_length} would cut pictures or answers off long rows. "
+                f"{type(self).__name__}: max_length={self.max_length} would cut images or answers off long rows. "
                 "Leave it None, and drop such rows from the data."
             )
         if not self.completion_only_loss:
@@ -131,7 +131,7 @@ class CompletionSFTTrainer(
         # would be averaged by itself, and gradient accumulation would change the update.
         self.model_accepts_loss_kwargs = True
         self._collates_as_trl = type(self.data_collator) is DataCollatorForVisionLanguageModeling
-        self.data_collator = with_pictures(self.data_collator)
+        self.data_collator = with_images(self.data_collator)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model), merger=args.freezes_merger)
         prepare_models(self)
@@ -148,12 +148,12 @@ class CompletionSFTTrainer(
     def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
         """Check each completion and make it one message of the assistant; idempotent.
 
-        A prompt that is a string is one message of the user. For a vision-language policy rows without pictures get an
+        A prompt that is a string is one message of the user. For a vision-language policy rows without images get an
         empty list of them, so that all go the same way; for a text-only policy no row has any.
         """
-        rows = without_picture_columns(rows, processing_class, type(self).__name__)
+        rows = without_image_columns(rows, processing_class, type(self).__name__)
         columns = column_names(rows)
-        pictureless = isinstance(processing_class, ProcessorMixin) and not set(PICTURE_COLUMNS) & set(columns)
+        imageless = isinstance(processing_class, ProcessorMixin) and not set(IMAGE_COLUMNS) & set(columns)
         rows = rows.remove_columns([name for name in columns if name in ("messages", args.dataset_text_field)])
 
         def convert(prompt: Any, completion: Any, row: int) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class CompletionSFTTrainer(
             converted: dict[str, Any] = {"completion": [{"role": "assistant", "content": text}]}
             if isinstance(prompt, str):
                 converted["prompt"] = [{"role": "user", "content": prompt}]
-            return {**converted, "images": []} if pictureless else converted
+            return {**converted, "images": []} if imageless else converted
 
         return rows.map(convert, input_columns=["prompt", "completion"], with_indices=True)
 

@@ -34,7 +34,7 @@ class RolloutConfig(GRPOConfig):
             is that among the tokens that are left, the trainer's that among all, and their ratio is below 1 for every
             token (huggingface/trl#6789): 0.99 at the least with `top_p=0.99`, but the product over a sequence of 1,000
             tokens comes down to e^-10, and such a sequence would train nothing.
-        max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of pictures and of
+        max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of images and of
             the trainer's system message included; `None` keeps all. vLLM ends a run at a prompt that leaves no room in
             `vllm_max_model_length`.
         vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
@@ -59,7 +59,7 @@ class RolloutConfig(GRPOConfig):
         if self.max_prompt_length is not None and self.max_prompt_length < 1:
             raise ValueError(f"{name}: max_prompt_length={self.max_prompt_length}, expected 1 or more.")
         if self.remove_unused_columns:
-            raise ValueError(f"{name}: remove_unused_columns=True removes pictures and answers; leave it False.")
+            raise ValueError(f"{name}: remove_unused_columns=True removes images and answers; leave it False.")
         if self.vllm_importance_sampling_mode is None:
             cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
             self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"

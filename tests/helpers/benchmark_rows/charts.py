@@ -2,7 +2,7 @@
 
 from datasets import ClassLabel
 
-from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXT, TEXTS, Asked, Layout, row, texts
+from benchmark_rows.layout import BLUE, GREEN, IMAGE, RED, TEXT, TEXTS, Asked, Layout, row, texts
 
 _TOLERANCE = {"relative": 0.05, "as_text": True}
 _HUMAN = {"category": "human", "tolerance": _TOLERANCE}
@@ -10,7 +10,7 @@ _HUMAN = {"category": "human", "tolerance": _TOLERANCE}
 # fmt: off
 LAYOUTS = {
     "ai2d": Layout(
-        features={**texts("question answer"), "options": TEXTS, "image": PICTURE},
+        features={**texts("question answer"), "options": TEXTS, "image": IMAGE},
         rows=[
             row(question="Which label is the eye?", options=["A", "C", "B", "D"], answer="1", image=RED),
             row(question="What eats grass?", options=["fox", "hare"], answer="1", image=BLUE),
@@ -21,11 +21,11 @@ LAYOUTS = {
         ],
         columns={"options": "options"},
         needed="options",
-        picture="image",
+        image="image",
     ),
     "chartqa": Layout(
         features={
-            "image": PICTURE, "query": TEXT, "label": TEXTS,
+            "image": IMAGE, "query": TEXT, "label": TEXTS,
             "human_or_machine": ClassLabel(names=["human", "machine"]),
         },
         rows=[
@@ -48,6 +48,6 @@ LAYOUTS = {
         columns={"question": "query"},
         needed="label",
         named="'label' or 'answer'",
-        picture="image",
+        image="image",
     ),
 }

@@ -1,7 +1,7 @@
 """How the tests of benchmarks write down a data set's own layout, and save rows in it.
 
-`Picture` stands for a picture of one colour. `saved` writes the rows as they are published: parquet with the pictures
-inside, or JSON beside a folder of pictures.
+`Coloured` stands for an image of one colour. `saved` writes the rows as they are published: parquet with the images
+inside, or JSON beside a folder of images.
 """
 
 import json
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 from datasets import Dataset, Features, Image, List, Value
 from support import png
 
-TEXT, NUMBER, PICTURE, TEXTS = Value("string"), Value("float64"), Image(), List(Value("string"))
+TEXT, NUMBER, IMAGE, TEXTS = Value("string"), Value("float64"), Image(), List(Value("string"))
 COLOURS = {"red": (255, 0, 0), "lime": (0, 255, 0), "blue": (0, 0, 255)}
 
 
-class Picture(NamedTuple):
+class Coloured(NamedTuple):
     colour: str
 
     @property
     def png(self) -> bytes:
         if self.colour not in COLOURS:
-            return b"no picture"
+            return b"no image"
         return png(self.colour, (8, 6))
 
 
-RED, GREEN, BLUE = Picture("red"), Picture("lime"), Picture("blue")
+RED, GREEN, BLUE = Coloured("red"), Coloured("lime"), Coloured("blue")
 
 
 COLUMNS = {"id": "id", "question": "question", "answer": "answer", "category": "subject"}
@@ -38,7 +38,7 @@ COLUMNS = {"id": "id", "question": "question", "answer": "answer", "category": "
 class Asked:
     """An answer to a row that is right and one that is wrong, and what the row must become.
 
-    What is `None` is what the row holds: its pictures in their order, and else the value of a column.
+    What is `None` is what the row holds: its images in their order, and else the value of a column.
     """
 
     right: str
@@ -46,7 +46,7 @@ class Asked:
     id: str | None = None
     question: str | None = None
     answer: str | list[str] | None = None
-    pictures: list[str] | None = None
+    images: list[str] | None = None
     options: Sequence[str] | None = None
     lists_options: bool = True
     category: str | None = None
@@ -59,9 +59,9 @@ class Asked:
         held = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
         options = held.pop("options", ())
         parts = [part for value in row.values() for part in (value if isinstance(value, list) else [value])]
-        pictures = [part.colour for part in parts if isinstance(part, Picture)]
+        images = [part.colour for part in parts if isinstance(part, Coloured)]
         held = {"hint": "", **{name: str(value) for name, value in held.items()}}
-        held |= {"options": options, "pictures": pictures}
+        held |= {"options": options, "pictures": images}
         return replace(self, **{name: value for name, value in held.items() if getattr(self, name) is None})
 
     @property
@@ -84,7 +84,7 @@ class Layout:
         asked: what each row must become; None for a row that belongs to another part of the benchmark.
         columns: field of `Asked` → column, where it is another one than in `COLUMNS`.
         needed: a column whose absence must be reported; `named` is how.
-        picture: the column of pictures that is broken in a test.
+        image: the column of images that is broken in a test.
         keyed: the JSON is one object, its keys taken from this column.
     """
 
@@ -94,7 +94,7 @@ class Layout:
     columns: dict[str, str] = field(default_factory=dict)
     needed: str
     named: str = ""
-    picture: str
+    image: str
     keyed: str | None = None
 
     @property
@@ -122,10 +122,10 @@ def saved(layout, folder, rows=None, without=None):
 
 
 def _filed(value, folder):
-    """A picture as the name of a file; pictures are in folders of their own."""
+    """An image as the name of a file; images are in folders of their own."""
     if isinstance(value, list):
         return [_filed(one, folder) for one in value]
-    if not isinstance(value, Picture):
+    if not isinstance(value, Coloured):
         return value
     (folder / "images").mkdir(exist_ok=True)
     (folder / "images" / f"{value.colour}.png").write_bytes(value.png)
@@ -133,7 +133,7 @@ def _filed(value, folder):
 
 
 def _stored(value):
-    return {"bytes": value.png, "path": None} if isinstance(value, Picture) else value
+    return {"bytes": value.png, "path": None} if isinstance(value, Coloured) else value
 
 
 def row(**columns):
@@ -146,4 +146,4 @@ def texts(names):
 
 
 def numbered(count):
-    return {f"image_{number}": PICTURE for number in range(1, count + 1)}
+    return {f"image_{number}": IMAGE for number in range(1, count + 1)}

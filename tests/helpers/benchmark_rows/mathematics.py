@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from datasets import Value
 
-from benchmark_rows.layout import BLUE, GREEN, NUMBER, PICTURE, RED, TEXT, TEXTS, Asked, Layout, row, texts
+from benchmark_rows.layout import BLUE, GREEN, IMAGE, NUMBER, RED, TEXT, TEXTS, Asked, Layout, row, texts
 
 _MATHVERSE = {
     "features": {
         **texts("sample_index problem_index problem_version question answer question_type"),
         **texts("query_wo query_cot question_for_eval"),
-        "image": PICTURE,
+        "image": IMAGE,
         "metadata": texts("split source subject subfield"),
     },
     "columns": {"id": "sample_index", "group": "problem_index", "category": "problem_version"},
@@ -54,7 +54,7 @@ _MATHVISION = {
     "features": {
         **texts("id question image answer solution subject"),
         "options": TEXTS,
-        "decoded_image": PICTURE,
+        "decoded_image": IMAGE,
         "level": Value("int64"),
     },
     "rows": [
@@ -105,7 +105,7 @@ LAYOUTS = {
     "mathvista": Layout(
         features={
             **texts("pid question image unit answer question_type answer_type query"),
-            "decoded_image": PICTURE,
+            "decoded_image": IMAGE,
             "choices": TEXTS,
             "precision": NUMBER,
             "metadata": {"category": TEXT, "task": TEXT, "skills": TEXTS, "img_height": Value("int64")},
@@ -136,7 +136,7 @@ LAYOUTS = {
         ],
         columns={"id": "pid", "options": "choices"},
         needed="precision",
-        picture="decoded_image",
+        image="decoded_image",
     ),
     "mathverse": Layout(
         **_MATHVERSE,

@@ -2,7 +2,7 @@
 
 from datasets import Value
 
-from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXTS, Asked, Layout, numbered, row, texts
+from benchmark_rows.layout import BLUE, GREEN, IMAGE, RED, TEXTS, Asked, Layout, numbered, row, texts
 
 _SEVERAL = "The question has several answers; separate them with commas. Unit: s. Leave the unit out of the answer."
 _SLOPE = {"id": "2", "question": "What is the slope?", "answer_type": "float", "subject": "algebra"}
@@ -47,12 +47,12 @@ LAYOUTS = {
         ],
         columns={"group": "ID"},
         needed="option",
-        picture="image_path",
+        image="image_path",
     ),
     "dynamath": Layout(
         features={
             **texts("id question image ground_truth answer_type subject knowledge_level"),
-            "decoded_image": PICTURE,
+            "decoded_image": IMAGE,
         },
         rows=[
             row(
@@ -78,7 +78,7 @@ LAYOUTS = {
         ],
         columns={"answer": "ground_truth", "group": "id"},
         needed="ground_truth",
-        picture="decoded_image",
+        image="decoded_image",
     ),
     "olympiadbench": Layout(
         features={
@@ -119,7 +119,7 @@ LAYOUTS = {
             Asked(right="2509", wrong="2511", answer="2.5 \\times 10^{3}", tolerance={"absolute": 10.0}),
         ],
         needed="error",
-        picture="image_1",
+        image="image_1",
     ),
     "mv_math": Layout(
         features=None,
@@ -152,10 +152,10 @@ LAYOUTS = {
         ],
         columns={"id": "problem_id"},
         needed="input_image",
-        picture="input_image",
+        image="input_image",
     ),
     "mmk12": Layout(
-        features={**texts("id question answer subject"), "image": PICTURE},
+        features={**texts("id question answer subject"), "image": IMAGE},
         rows=[
             row(
                 id="a1", question="<image>Which is right?\nA. The first\nB. The second\nC. The third\nD. The fourth",
@@ -171,6 +171,6 @@ LAYOUTS = {
             Asked(right="12", wrong="1"),
         ],
         needed="answer",
-        picture="image",
+        image="image",
     ),
 }

@@ -2,7 +2,7 @@
 
 from datasets import Value
 
-from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXTS, Asked, Layout, numbered, row, texts
+from benchmark_rows.layout import BLUE, GREEN, IMAGE, RED, TEXTS, Asked, Layout, numbered, row, texts
 
 _MMMU_FEATURES = {**texts("id question options explanation img_type answer topic_difficulty"), **numbered(7)}
 _KINGS = [f"king {letter}" for letter in "ABCDEFGHIJ"]
@@ -35,10 +35,10 @@ LAYOUTS = {
             ),
         ],
         needed="question_type",
-        picture="image_2",
+        image="image_2",
     ),
     "mmmu_pro/vision": Layout(
-        features={**texts("id options answer subject"), "image": PICTURE},
+        features={**texts("id options answer subject"), "image": IMAGE},
         rows=[
             row(id="test_History_1", image=RED, options=str(_KINGS), answer="J", subject="History"),
             row(id="test_History_2", image=BLUE, options=str(_KINGS), answer="A", subject="History"),
@@ -51,7 +51,7 @@ LAYOUTS = {
             for answer in "JA"
         ],
         needed="options",
-        picture="image",
+        image="image",
     ),
     "mmmu_pro/standard": Layout(
         features={**_MMMU_FEATURES, **texts("subject")},
@@ -70,13 +70,13 @@ LAYOUTS = {
             Asked(right="A", wrong="minor", question="image 1 or image 2?", options=_SCALES),
         ],
         needed="options",
-        picture="image_1",
+        image="image_1",
     ),
     "mmstar": Layout(
         features={
             **texts("question answer category l2_category"),
             "index": Value("int64"),
-            "image": PICTURE,
+            "image": IMAGE,
             "meta_info": texts("source split image_path"),
         },
         rows=[
@@ -101,13 +101,13 @@ LAYOUTS = {
         ],
         columns={"id": "index", "category": "category"},
         needed="index",
-        picture="image",
+        image="image",
     ),
     "m3cot": Layout(
         features={
             **texts("id category image_id question context answer rationale split domain topic"),
             "choices": TEXTS,
-            "image": PICTURE,
+            "image": IMAGE,
         },
         rows=[
             row(
@@ -125,7 +125,7 @@ LAYOUTS = {
         ],
         columns={"options": "choices", "hint": "context", "category": "domain"},
         needed="choices",
-        picture="image",
+        image="image",
     ),
     "logicvista": Layout(
         features=None,
@@ -154,7 +154,7 @@ LAYOUTS = {
         ],
         needed="imagename",
         named="'image' or 'imagename'",
-        picture="imagename",
+        image="imagename",
     ),
     "emma": Layout(
         features={
@@ -180,6 +180,6 @@ LAYOUTS = {
         ],
         columns={"id": "pid"},
         needed="type",
-        picture="image_2",
+        image="image_2",
     ),
 }

@@ -20,7 +20,7 @@ DTYPE_CHOICES = ("auto", "float32", "bfloat16", "float16")
 def add_arguments(command: ArgumentParser, *, policy: bool = True, shared: bool = True) -> None:
     """Declare data, policy (if it samples one), sampling and store of a command that writes rows."""
     command.add_argument("dataset", metavar="DATASET", help="Hub id, local file or folder of questions")
-    command.add_argument("output", metavar="OUTPUT", help="parquet file for the rows, pictures included")
+    command.add_argument("output", metavar="OUTPUT", help="parquet file for the rows, images included")
     if policy:
         add_policy(command)
     command.add_argument("--store", help="file that stores every answer; by default beside OUTPUT")
@@ -90,7 +90,7 @@ def add_sampling(command: ArgumentParser, *, shared: bool = True) -> None:
     )
     add, columns = command.add_argument, 'our column names → the source\'s, as JSON: {"answer": "solution"}'
     add("--columns", type=parsers.json_object, help=columns)
-    add("--image-root", help="base folder of relative picture paths; by default the file's")
+    add("--image-root", help="base folder of relative image paths; by default the file's")
     share = (
         "process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
         "machines without a common disk"

@@ -23,7 +23,7 @@ def add(command: ArgumentParser) -> None:
     options.add_party(command, "teacher", teacher, required=True)
     options.add_party(command, "scorer", "model that rates the reasoning, so that the best rated is used")
     add = command.add_argument
-    add("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
+    add("--scorer-text-only", action="store_true", help="do not show the scorer the images")
     add("--openai-only", action="store_true", help="send teacher and scorer only OpenAI's own fields")
     add("--size", type=parsers.count, help="rows to make; by default as many as the mix allows")
     add("--right-share", type=parsers.share, default=0.3, help="share of right first solutions among the rows")

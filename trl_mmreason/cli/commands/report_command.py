@@ -1,6 +1,6 @@
 """Write an HTML page about training runs or evaluations.
 
-Write one self-contained HTML file: settings, numbers, training curves, and the model's answers with pictures, verdicts,
+Write one self-contained HTML file: settings, numbers, training curves, and the model's answers with images, verdicts,
 rewards and advantages, which can be filtered, sorted and searched. RUN is the output folder of a trainer, which gets
 training.html, or of `mmreason evaluate`, which gets report.html. Several of a kind are compared: evaluations of the
 same questions, or training runs. A trainer logs the completions with log_completions=True.

@@ -1,6 +1,6 @@
 """Make SOPHIA's off-policy data: captions of a policy, trajectories of a reasoner.
 
-Let a policy describe each picture without its question, and a text-only reasoner answer from the descriptions; reward
+Let a policy describe each image without its question, and a text-only reasoner answer from the descriptions; reward
 the shortest right trajectory from a good description (SOPHIA, sections 4.1 and 4.2). Another selection needs no new
 samples.
 

@@ -78,7 +78,7 @@ def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: b
     attention do not keep. The log-probabilities of TRL's fused head need no logits of all tokens.
 
     Args:
-        tokens: t = s·b, of one micro-batch, pictures included.
+        tokens: t = s·b, of one micro-batch, images included.
         hidden, layers: h and the depth of the language model.
         checkpointing: whether layers are computed again in the backward pass.
     """

@@ -14,7 +14,7 @@ from ...compat.chat_template import next_turn_ids
 from ...data.folders import check_model_path
 from ...data.rows import DataError
 from ...generation.batch import declared_end_ids, encode
-from ...generation.model_loading import ENCODING_ERRORS, load_processor, sees_pictures
+from ...generation.model_loading import ENCODING_ERRORS, load_processor, sees_images
 from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
 from ...training.construction import check_template
@@ -34,8 +34,8 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
     check_model_path(name)
     refuse_adapter(name)
     config = AutoConfig.from_pretrained(name)
-    if not sees_pictures(config):
-        raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
+    if not sees_images(config):
+        raise ValueError(f"a {type(config).__name__} sees no images; name a vision-language model")
     try:
         generation = GenerationConfig.from_pretrained(name)
     except OSError:  # a checkpoint may have none
@@ -45,16 +45,16 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
 
 
 def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
-    """Try a chat template and a processor: a question with a picture, a second turn, and thoughts in tags."""
-    picture = Image.new("RGB", (448, 336), "white")
+    """Try a chat template and a processor: a question with an image, a second turn, and thoughts in tags."""
+    image = Image.new("RGB", (448, 336), "white")
     question: list[dict[str, Any]] = [{"role": "user", "content": "How many circles are there?"}]
     try:
-        tokens = len(encode(processor, question, [picture]).ids)
+        tokens = len(encode(processor, question, [image]).ids)
     except ENCODING_ERRORS as error:
         fix = "use a checkpoint that comes with a processor and a chat template."
-        yield Finding("FAIL", f"a question with a picture cannot be written: {one_line(error)}", fix)
+        yield Finding("FAIL", f"a question with an image cannot be written: {one_line(error)}", fix)
         return
-    yield Finding("ok", f"a question with a picture of 448 × 336 takes {tokens} tokens.")
+    yield Finding("ok", f"a question with an image of 448 × 336 takes {tokens} tokens.")
     try:
         turn = next_turn_ids(processor, "Please check your answer.", eos_token_ids=end_ids)
         yield Finding("ok", f"a second turn follows the first answer as it was sampled ({len(turn)} tokens).")
@@ -83,5 +83,5 @@ def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> It
     overlong = sum(length > most for length in lengths)
     text = f"{where}: of {len(lengths)} prompts {overlong} are longer than max_prompt_length={most}; the longest has "
     level = "FAIL" if overlong == len(lengths) else "note" if overlong else "ok"
-    fix = "raise it, or let the processor scale pictures down." if overlong else ""
+    fix = "raise it, or let the processor scale images down." if overlong else ""
     yield Finding(level, f"{text}{max(lengths)} tokens.", fix)

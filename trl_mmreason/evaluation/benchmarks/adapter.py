@@ -18,7 +18,7 @@ from datasets import Dataset
 from ...data.row_values import RefusedValue, read_label
 from ...data.rows import DataError, Row
 from ...grading.tolerance import Tolerance
-from .prompt import INSTRUCTION, pictures_named
+from .prompt import INSTRUCTION, images_named
 
 ScoreFunction = Callable[[Sequence[Row], Sequence[bool | None]], dict[str, float]]
 
@@ -45,14 +45,14 @@ class Question(NamedTuple):
     Attributes:
         id: None where the rows have none; they are then numbered.
         question: without the choices, where they could be told from it.
-        images: the source's column → its picture, or a list of them, as they are stored; in order.
+        images: the source's column → its image, or a list of them, as they are stored; in order.
         answer: the gold answer: the letter where there are choices; a list of which any one is right.
         choices: letter → text.
         category: category of the row, for the table of categories.
         hint: background, or the form of the answer, which a solver is told besides the question.
         group: the problem that several rows are variants, versions or steps of.
         tolerance: how far a number may be off.
-        choices_shown: whether the prompt lists the choices; they may be in the picture already.
+        choices_shown: whether the prompt lists the choices; they may be in the image already.
     """
 
     id: str | None
@@ -187,20 +187,20 @@ def is_one_of(row: Row, column: str, names: Sequence[str]) -> bool:
     return (label(row, column) or "").casefold() in names
 
 
-def picture(row: Row, *columns: str) -> dict[str, Any]:
-    """The picture in the first of these columns that the source has."""
+def image(row: Row, *columns: str) -> dict[str, Any]:
+    """The image in the first of these columns that the source has."""
     column = next((name for name in columns if name in row), columns[0])
     return {column: row.get(column)}
 
 
-def numbered_pictures(row: Row, *texts: str | None) -> dict[str, Any]:
-    """The columns `image_1`, `image_2`, … that hold a picture or that a tag in `texts` names."""
+def numbered_images(row: Row, *texts: str | None) -> dict[str, Any]:
+    """The columns `image_1`, `image_2`, … that hold an image or that a tag in `texts` names."""
     present = {int(match[1]) for column in row if (match := _NUMBERED.fullmatch(column)) and row[column]}
-    named = pictures_named(one for one in texts if one)
+    named = images_named(one for one in texts if one)
     return {f"image_{number}": row.get(f"image_{number}") for number in sorted(present | named)}
 
 
-def picture_numbers(columns: Iterable[str], count: int) -> list[int]:
-    """The numbers by which tags name `count` pictures: those of `image_2`, …; else 1, 2, 3, …"""
+def image_numbers(columns: Iterable[str], count: int) -> list[int]:
+    """The numbers by which tags name `count` images: those of `image_2`, …; else 1, 2, 3, …"""
     numbers = [int(match[1]) for column in columns if (match := _NUMBERED.fullmatch(column))]
     return numbers or list(range(1, count + 1))

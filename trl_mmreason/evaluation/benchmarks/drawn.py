@@ -1,6 +1,6 @@
 """The miniature's categories as benchmarks, drawn on demand.
 
-The default split has the contents of training in new pictures, as the examples compare on: a tiny model that learnt
+The default split has the contents of training in new images, as the examples compare on: a tiny model that learnt
 some sums does not know the others, which the split "heldout" asks for.
 """
 
@@ -13,10 +13,10 @@ from datasets import Dataset
 from ...data.rows import Row
 from ...messages import question_text
 from ...miniature.tasks import CATEGORIES, make_dataset
-from .adapter import Benchmark, Question, picture, text
+from .adapter import Benchmark, Question, image, text
 
 ROWS = 200
-_SEED = 0  # the same questions in every evaluation; other pictures than in training, whatever its seed
+_SEED = 0  # the same questions in every evaluation; other images than in training, whatever its seed
 
 
 def _draw(split: str, rows: int, *, category: str) -> Dataset:
@@ -27,7 +27,7 @@ def _miniature(row: Row) -> Question:
     return Question(
         text(row, "id"),
         question_text(row["prompt"]) or "",
-        picture(row, "images"),
+        image(row, "images"),
         text(row, "answer"),
         category=text(row, "category"),
     )

@@ -1,4 +1,4 @@
-"""Load benchmarks in the common row format, with every picture decoded and every gold answer checked."""
+"""Load benchmarks in the common row format, with every image decoded and every gold answer checked."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ...data.row_loading import CHECKED_FEATURES, list_first, row_problems, with
 from ...data.row_sources import LINE, parse_line
 from ...data.row_values import RefusedValue, read_images
 from . import drawn, mathematics, science
-from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, picture_numbers
-from .prompt import TEMPLATE, check_prompt_template, name_pictures, render
+from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, image_numbers
+from .prompt import TEMPLATE, check_prompt_template, name_images, render
 from .sources import read_table
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -42,8 +42,8 @@ def load_benchmark(
 
     The dataset has these columns, as `data.load_rows` makes them where it knows them too:
 
-    - `prompt`: one user message. Tags of pictures are written out ("image 2"), as the pictures stand before it.
-    - `images`: pictures in RGB, decoded on access.
+    - `prompt`: one user message. Tags of images are written out ("image 2"), as the images stand before it.
+    - `images`: images in RGB, decoded on access.
     - `answer`: a string; in every row a list of strings, any of which is right, if any row has several.
     - `choices`: letter → text, or None. The answer is then the letter.
     - `id`: unique. `category`: a string or None. `hint`: a string, "" without.
@@ -58,7 +58,7 @@ def load_benchmark(
         source: by default the benchmark's data set on the Hub. Another Hub id, or a copy: a folder of parquet files
             with or without configurations, one .parquet file, a .json or .jsonl file, a Dataset or a DatasetDict.
         split: another split of it; several are joined by "+". A single file is one split, whatever it is called.
-        image_root: the folder that paths of pictures start from; by default that of the file.
+        image_root: the folder that paths of images start from; by default that of the file.
         prompt_template: places for {question}, {choices}, {hint} and {instruction}; `TEMPLATE` by default.
         instruction: instead of the benchmark's own; "" for none.
         max_rows: only the first so many rows, for a trial.
@@ -88,8 +88,8 @@ def load_benchmark(
         with_indices=True,
         features=_FEATURES,
         remove_columns=table.dataset.column_names,
-        writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of pictures
-        load_from_cache_file=False,  # the pictures behind the paths may have changed
+        writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of images
+        load_from_cache_file=False,  # the images behind the paths may have changed
         desc=f"Checking {benchmark.title}",
     )
     problems, summary = row_problems(checked, positions, f"{name}, from {table.name}")
@@ -142,10 +142,10 @@ class _Reader:
         images, problems = [], []
         for column, value in question.images.items():
             try:
-                pictures = read_images(value, self.image_root)
-                if not pictures:
-                    raise RefusedValue("missing picture", "it holds none; complete the copy")
-                images += pictures
+                of_cell = read_images(value, self.image_root)
+                if not of_cell:
+                    raise RefusedValue("missing image", "it holds none; complete the copy")
+                images += of_cell
             except RefusedValue as refused:
                 problems.append(refused.in_column(column))
         if problems:
@@ -153,8 +153,8 @@ class _Reader:
         return self._row(question, images, index)
 
     def _row(self, question: Question, images: list[dict[str, Any]], index: int) -> dict[str, Any]:
-        numbers = picture_numbers(question.images, len(images))
-        question_text, choices, hint = name_pictures(question.question, question.choices, question.hint, numbers)
+        numbers = image_numbers(question.images, len(images))
+        question_text, choices, hint = name_images(question.question, question.choices, question.hint, numbers)
         content = render(
             self.template,
             question=question_text,

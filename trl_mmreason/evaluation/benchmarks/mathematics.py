@@ -15,19 +15,19 @@ from .adapter import (
     Benchmark,
     Question,
     UnusableCell,
+    image,
     is_one_of,
     label,
     letter_or_text,
     lettered,
     listed,
-    numbered_pictures,
+    numbered_images,
     on_hub,
-    picture,
     text,
 )
 from .options import read_options, split_semicolons
 
-_IN_PICTURE = "The question is in the picture."
+_IN_IMAGE = "The question is in the picture."
 # MathVista's own hints (github.com/lupantech/MathVista, evaluation/build_query.py).
 _FORMS = {
     "choice": "Please answer the question and provide the correct option letter, e.g., A, B, C, D, at the end.",
@@ -55,7 +55,7 @@ def _math_vista(row: Row) -> Question:
     return Question(
         text(row, "pid"),
         f"{question} (Unit: {unit})" if unit else question,
-        picture(row, "decoded_image", "image"),
+        image(row, "decoded_image", "image"),
         answer,
         choices,
         _metadata(row, "task"),
@@ -98,12 +98,12 @@ def _metadata(row: Row, name: str) -> str | None:
 def _math_verse(row: Row) -> Question:
     answer = text(row, "answer")
     # "Vision Only" rows have an empty question
-    question, choices = read_options(label(row, "question") or _IN_PICTURE, answer)
+    question, choices = read_options(label(row, "question") or _IN_IMAGE, answer)
     version = text(row, "problem_version")
     return Question(
         text(row, "sample_index"),
         question,
-        picture(row, "image"),
+        image(row, "image"),
         answer,
         choices,
         _metadata(row, "subject") if version == _VISION_ONLY else version,
@@ -125,7 +125,7 @@ def _math_vision(row: Row) -> Question:
     return Question(
         text(row, "id"),
         text(row, "question"),
-        picture(row, "decoded_image", "image"),
+        image(row, "decoded_image", "image"),
         letter_or_text(row, "answer", choices),
         choices,
         label(row, "subject"),
@@ -140,7 +140,7 @@ def _we_math(row: Row) -> Question:
     return Question(
         f"{problem}/{step}",
         question if choices else f"{question}\n{options}",
-        picture(row, "image_path"),
+        image(row, "image_path"),
         letter_or_text(row, "answer", choices),
         choices,
         we_math.category(problem, step),
@@ -155,7 +155,7 @@ def _dyna_math(row: Row) -> Question:
     return Question(
         problem,
         question,
-        picture(row, "decoded_image", "image"),
+        image(row, "decoded_image", "image"),
         answer,
         choices,
         label(row, "subject"),
@@ -175,9 +175,9 @@ def _olympiad_bench(row: Row) -> Question:
         "The question has several answers; separate them with commas." if row.get("is_multiple_answer") else "",
         f"Unit: {unit}. Leave the unit out of the answer." if unit else "",
     ]
-    images = numbered_pictures(row, context, question)
+    images = numbered_images(row, context, question)
     if not images and is_one_of(row, "modality", ("multimodal",)):
-        raise UnusableCell("image_1", "missing picture", "the row is multimodal and holds none; complete the copy")
+        raise UnusableCell("image_1", "missing image", "the row is multimodal and holds none; complete the copy")
     return Question(
         text(row, "id"),
         f"{context}\n{question}" if context else question,
@@ -211,14 +211,14 @@ def _mv_math(row: Row) -> Question:
     question, answer, choices = text(row, "question"), text(row, "answer"), None
     if label(row, "answer_type") == "choice":
         question, choices = read_options(question, answer)
-    images = picture(row, "input_image")
+    images = image(row, "input_image")
     return Question(text(row, "problem_id"), question, images, answer, choices, label(row, "subject"))
 
 
 def _mmk12(row: Row) -> Question:
     answer = text(row, "answer")
     question, choices = read_options(text(row, "question"), answer)
-    return Question(text(row, "id"), question, picture(row, "image"), answer, choices, label(row, "subject"))
+    return Question(text(row, "id"), question, image(row, "image"), answer, choices, label(row, "subject"))
 
 
 _MATHVERSE: dict[str, Any] = {
@@ -253,10 +253,10 @@ _OLYMPIAD: dict[str, Any] = {
 _METRIC = ("metric geometry - angle", "metric geometry - area", "metric geometry - length")
 _OLYMPIAD_FULL: dict[str, Any] = {
     **_OLYMPIAD,
-    # open-ended, in English and Chinese, with pictures and without: all but the proofs
+    # open-ended, in English and Chinese, with images and without: all but the proofs
     "configs": tuple(
-        f"OE_{pictures}_{kind}"
-        for pictures in ("MM", "TO")
+        f"OE_{images}_{kind}"
+        for images in ("MM", "TO")
         for kind in ("maths_en_COMP", "maths_zh_CEE", "maths_zh_COMP", "physics_en_COMP", "physics_zh_CEE")
     ),
     "columns": ("id", "question", "final_answer", "answer_type", "error"),
@@ -324,7 +324,7 @@ BENCHMARKS = (
     Benchmark(
         name="olympiadbench",
         title="OlympiadBench",
-        configs=("OE_MM_maths_en_COMP", "OE_MM_physics_en_COMP"),  # open-ended, with pictures, English
+        configs=("OE_MM_maths_en_COMP", "OE_MM_physics_en_COMP"),  # open-ended, with images, English
         rows=606,
         columns=("id", "question", "final_answer", "answer_type", "error", "image_1"),
         **_OLYMPIAD,
@@ -334,7 +334,7 @@ BENCHMARKS = (
     Benchmark(
         name="mv_math",
         title="MV-MATH",
-        hub="",  # the repository on the Hub shows its pictures as rows, without the questions
+        hub="",  # the repository on the Hub shows its images as rows, without the questions
         source="https://github.com/eternal8080/MV-MATH",
         paper="2502.20808",
         split="test",

@@ -1,4 +1,4 @@
-"""Build a question's prompt: template, choices, and names of pictures instead of placeholders."""
+"""Build a question's prompt: template, choices, and names of images instead of placeholders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_prompt_template(template: str) -> None:
 def render(template: str, *, question: str, choices: Mapping[str, str] | None, hint: str, instruction: str) -> str:
     """Render the user's message; template lines whose fields are all empty are left out."""
     shown = choices or {}
-    if all(label == text for label, text in shown.items()):  # the choices are in the picture, the letters say nothing
+    if all(label == text for label, text in shown.items()):  # the choices are in the image, the letters say nothing
         shown = {}
     values = {
         "question": question,
@@ -50,20 +50,20 @@ def render(template: str, *, question: str, choices: Mapping[str, str] | None, h
     return "\n".join(filled for line, filled in lines if filled.strip() or not line).strip()
 
 
-def pictures_named(texts: Iterable[str]) -> set[int]:
+def images_named(texts: Iterable[str]) -> set[int]:
     """Numbers in tags such as `<image 2>` or `<image_2>`."""
     return {int(match[1]) for text in texts for match in _TAG.finditer(text) if match[1]}
 
 
-def name_pictures(question: str, choices: Mapping[str, str] | None, hint: str, numbers: Sequence[int]) -> list:
-    """Replace `<image 2>`, `<image_2>` and `<image2>` by "image 2", as all pictures precede the message.
+def name_images(question: str, choices: Mapping[str, str] | None, hint: str, numbers: Sequence[int]) -> list:
+    """Replace `<image 2>`, `<image_2>` and `<image2>` by "image 2", as all images precede the message.
 
-    A tag without a number is the next picture. Where there is just one picture, tags at an end of the text or alone on
-    a line say nothing and go. (MathVision keeps several numbered drawings in one picture: a tag in a sentence stays.)
+    A tag without a number is the next image. Where there is just one image, tags at an end of the text or alone on
+    a line say nothing and go. (MathVision keeps several numbered drawings in one image: a tag in a sentence stays.)
 
     Args:
         question, choices, hint: strings with tags.
-        numbers: numbers of the pictures, as the tags name them, in the order in which they are given.
+        numbers: numbers of the images, as the tags name them, in the order in which they are given.
 
     Returns:
         Question, choices and hint.

@@ -13,14 +13,14 @@ from .adapter import (
     Benchmark,
     Question,
     UnusableCell,
+    image,
     label,
     letter,
     letter_or_text,
     lettered,
     listed,
-    numbered_pictures,
+    numbered_images,
     on_hub,
-    picture,
     required_choices,
     text,
 )
@@ -46,7 +46,7 @@ def _mmmu(row: Row) -> Question:
     return Question(
         row_id,
         question,
-        numbered_pictures(row, question, *options),
+        numbered_images(row, question, *options),
         letter(row, "answer", choices) if choices else _open_answer(row),
         choices,
         re.sub(r"\A[a-z]+_|_\d+\Z", "", row_id),  # validation_Art_Theory_7
@@ -66,12 +66,12 @@ def _open_answer(row: Row) -> str | list[str]:
 
 def _mmmu_pro(row: Row) -> Question:
     question, options = text(row, "question"), listed(row, "options")
-    return _with_options(row, question, options, numbered_pictures(row, question, *options))
+    return _with_options(row, question, options, numbered_images(row, question, *options))
 
 
 def _mmmu_pro_vision(row: Row) -> Question:
     question = "The question and its choices are in the picture."
-    read = _with_options(row, question, listed(row, "options"), picture(row, "image"))
+    read = _with_options(row, question, listed(row, "options"), image(row, "image"))
     return read._replace(choices_shown=False)
 
 
@@ -83,7 +83,7 @@ def _with_options(row: Row, question: str, options: list[str], images: dict[str,
 def _mm_star(row: Row) -> Question:
     answer = text(row, "answer")
     question, choices = read_options(text(row, "question"), answer)
-    return Question(text(row, "index"), question, picture(row, "image"), answer, choices, label(row, "category"))
+    return Question(text(row, "index"), question, image(row, "image"), answer, choices, label(row, "category"))
 
 
 def _m3cot(row: Row) -> Question:
@@ -91,7 +91,7 @@ def _m3cot(row: Row) -> Question:
     return Question(
         text(row, "id"),
         text(row, "question"),
-        picture(row, "image", "image_path") if row.get("image") or row.get("image_path") else {},  # some have none
+        image(row, "image", "image_path") if row.get("image") or row.get("image_path") else {},  # some have none
         letter(row, "answer", choices),
         choices,
         label(row, "domain"),
@@ -102,7 +102,7 @@ def _m3cot(row: Row) -> Question:
 def _logic_vista(row: Row) -> Question:
     answer = text(row, "answer")
     question, choices = read_options(text(row, "question"), answer)
-    images = picture(row, "image", "imagename")
+    images = image(row, "image", "imagename")
     name = label(row, "imagename", "id", "index")
     skills = ", ".join(listed(row, "skill")) if isinstance(row.get("skill"), list) else label(row, "skill")
     return Question(name and PurePosixPath(name).stem, question, images, answer, choices, skills or None)
@@ -117,7 +117,7 @@ def _emma(row: Row) -> Question:
     return Question(
         text(row, "pid"),
         question,
-        numbered_pictures(row, context, question, *options),
+        numbered_images(row, context, question, *options),
         letter_or_text(row, "answer", choices),
         choices,
         label(row, "subject"),
@@ -138,7 +138,7 @@ def _ai2d(row: Row) -> Question:
         message = f"the answer is {index!r}; expected the position of one of {len(choices)} choices, counted from 0"
         raise UnusableCell("answer", "answer not among the choices", message)
     right = string.ascii_uppercase[int(index)]
-    return Question(None, text(row, "question"), picture(row, "image"), right, choices)
+    return Question(None, text(row, "question"), image(row, "image"), right, choices)
 
 
 def _chart_qa(row: Row) -> Question:
@@ -150,7 +150,7 @@ def _chart_qa(row: Row) -> Question:
     return Question(
         None,
         text(row, "query", "question"),
-        picture(row, "image"),
+        image(row, "image"),
         golds[0] if len(golds) == 1 else golds,
         category=_CHARTQA_KINDS.get(label(row, "human_or_machine", "type") or ""),
         tolerance=Tolerance(relative=_CHARTQA_ERROR, as_text=True),

@@ -20,7 +20,7 @@ _LOADING_ERRORS = (OSError, ValueError, RuntimeError, DatasetsError)
 
 
 def read_table(benchmark: Benchmark, source: Any, split: str, rows: int) -> Source:
-    """Read the stored rows, pictures not decoded, and check that all needed columns are there.
+    """Read the stored rows, images not decoded, and check that all needed columns are there.
 
     Args:
         source: None for the Hub, or for drawing the miniature; a Hub id, a folder, a file, a Dataset or a DatasetDict.
@@ -143,5 +143,5 @@ def _where(benchmark: Benchmark) -> str:
     return (
         f"The data are published at {benchmark.source}. Fetch them where there is network, and give the copy as "
         "source: a folder of the parquet files, one .parquet file, or a .json or .jsonl file with image_root, the "
-        "folder that its pictures start from."
+        "folder that its images start from."
     )

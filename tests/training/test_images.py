@@ -11,15 +11,15 @@ def scored_logps(trainer, rows):
     return logps_of(trainer, batch), batch
 
 
-def with_other_picture(trainer, batch, rows, row):
-    """The batch as it would be had sample `row` shown other pictures; its completions stay the same."""
+def with_other_image(trainer, batch, rows, row):
+    """The batch as it would be had sample `row` shown other images; its completions stay the same."""
     rows = [dict(each) for each in rows]
     rows[row]["images"] = [ImageOps.invert(image) for image in rows[row]["images"]]
-    changed, _ = pictures_of(trainer, rows)
+    changed, _ = images_of(trainer, rows)
     return {**batch, **changed}
 
 
-def pictures_of(trainer, rows):
+def images_of(trainer, rows):
     from trl.data_utils import prepare_multimodal_messages
 
     prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
@@ -30,19 +30,19 @@ def pictures_of(trainer, rows):
     return {name: inputs[name] for name in ("pixel_values", "image_grid_thw", "image_sizes") if name in inputs}, inputs
 
 
-def test_a_samples_log_probabilities_depend_on_its_own_pictures_only(family, checkpoints, rows, tmp_path):
+def test_a_samples_log_probabilities_depend_on_its_own_images_only(family, checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, filter_truncated=False)
-    rows = rows[:8]  # one picture, two, none, one, two, none, one, two
+    rows = rows[:8]  # one image, two, none, one, two, none, one, two
     base, batch = scored_logps(trainer, rows)
     for changed in (0, 4):
-        logps = logps_of(trainer, with_other_picture(trainer, batch, rows, changed))
+        logps = logps_of(trainer, with_other_image(trainer, batch, rows, changed))
         difference = (logps - base).abs().amax(dim=1)
         assert difference[changed] > 1e-3
         others = [row for row in range(8) if row != changed]
         assert difference[others].max() < 1e-5
 
 
-def test_shuffling_and_splitting_keep_pictures_with_their_samples(family, checkpoints, rows, tmp_path):
+def test_shuffling_and_splitting_keep_images_with_their_samples(family, checkpoints, rows, tmp_path):
     """Every sample of a split batch scores as it does in the whole batch."""
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, per_device_train_batch_size=2, steps_per_generation=4)
     trainer.current_gradient_accumulation_steps = 1

@@ -1,4 +1,4 @@
-"""Pictures that are encoded once: in a pass, and in all while no weight that encodes them is trained."""
+"""Images that are encoded once: in a pass, and in all while no weight that encodes them is trained."""
 
 import copy
 import functools
@@ -25,8 +25,8 @@ from support import (
 from transformers import Ovis2Config, Ovis2ForConditionalGeneration
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
-from trl_mmreason.compat import known_images as known_pictures
-from trl_mmreason.compat.known_images import encode_pictures_once, fingerprints
+from trl_mmreason.compat import known_images
+from trl_mmreason.compat.known_images import encode_images_once, fingerprints
 from trl_mmreason.compat.model_parts import freeze_vision_encoder
 from trl_mmreason.compat.vision_passes import vision_weights
 from trl_mmreason.miniature.models import build_model
@@ -41,8 +41,8 @@ def in_language(**settings):
     return LoraConfig(r=2, target_modules=LANGUAGE, task_type="CAUSAL_LM", init_lora_weights=False, **settings)
 
 
-def asked_about(processor, *pictures):
-    """Input of one row for each list of pictures."""
+def asked_about(processor, *images):
+    """Input of one row for each list of images."""
     messages = [
         [
             {
@@ -50,7 +50,7 @@ def asked_about(processor, *pictures):
                 "content": [*({"type": "image", "image": one} for one in row), {"type": "text", "text": "?"}],
             }
         ]
-        for row in pictures
+        for row in images
     ]
     inputs = processor.apply_chat_template(
         messages, tokenize=True, return_dict=True, return_tensors="pt", processor_kwargs={"padding": True}
@@ -60,7 +60,7 @@ def asked_about(processor, *pictures):
 
 @pytest.fixture
 def drawn():
-    return [picture for row in drawn_rows(4)[::3] for picture in row["images"]] + [Image.new("RGB", (40, 90), "teal")]
+    return [image for row in drawn_rows(4)[::3] for image in row["images"]] + [Image.new("RGB", (40, 90), "teal")]
 
 
 def frozen(family):
@@ -72,7 +72,7 @@ def frozen(family):
 
 @pytest.fixture
 def encodings(monkeypatch):
-    """A function that lists from then on how many pictures, or tiles, a model encodes at once."""
+    """A function that lists from then on how many images, or tiles, a model encodes at once."""
 
     def watch(model):
         asked, kind = [], type(model.base_model)
@@ -92,11 +92,11 @@ def encodings(monkeypatch):
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_logits_and_gradients_are_those_of_pictures_that_every_row_encodes(family, drawn, encodings):
+def test_logits_and_gradients_are_those_of_images_that_every_row_encodes(family, drawn, encodings):
     (plain, processor), (model, _) = frozen(family), frozen(family)
     one, other, third = drawn
     inputs = asked_about(processor, [one], [one, third], [other], [one])
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     expected = plain(**inputs).logits
     expected.square().mean().backward()
@@ -120,11 +120,11 @@ def test_logits_and_gradients_are_those_of_pictures_that_every_row_encodes(famil
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_a_trained_encoder_has_the_gradients_of_every_row_although_rows_share_a_picture(family, drawn, encodings):
+def test_a_trained_encoder_has_the_gradients_of_every_row_although_rows_share_an_image(family, drawn, encodings):
     (plain, processor), (model, _) = build_model(family, "test"), build_model(family, "test")
     one, other, third = drawn
     inputs = asked_about(processor, [one], [one, third], [other], [one])
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     for _ in range(2):
         outputs = []
@@ -152,7 +152,7 @@ def passes(model, inputs):
 
 def test_only_new_pictures_are_encoded(drawn, encodings):
     model, processor = frozen(FAMILY)
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     one, other, third = drawn
     passes(model, asked_about(processor, [one], [other]))
@@ -165,11 +165,11 @@ def test_only_new_pictures_are_encoded(drawn, encodings):
     assert asked == [1, 1, 1, 1]
 
 
-def test_with_a_trained_weight_of_the_vision_side_every_pass_encodes_a_picture_once(drawn, encodings):
+def test_with_a_trained_weight_of_the_vision_side_every_pass_encodes_an_image_once(drawn, encodings):
     for family in ("internvl", FAMILY):
         model, processor = frozen(family)
         inputs = asked_about(processor, [drawn[0]], [drawn[0]])
-        encode_pictures_once(model)
+        encode_images_once(model)
         asked = encodings(model)
         vision_weights(model)[-1].requires_grad_(True)  # of the projector
         passes(model, inputs)
@@ -182,7 +182,7 @@ def test_with_a_trained_weight_of_the_vision_side_every_pass_encodes_a_picture_o
 def test_other_weights_forget_what_the_old_ones_gave(drawn, encodings):
     model, processor = frozen(FAMILY)
     inputs = asked_about(processor, [drawn[0]])
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     before = passes(model, inputs)
     other, _ = build_model(FAMILY, "test", seed=1)
@@ -196,7 +196,7 @@ def test_features_have_no_gradient_although_adapters_ask_for_one(drawn):
     """With gradient checkpointing PEFT lets what the encoder reads require one; a kept graph could be used but once."""
     model, processor = frozen(FAMILY)
     model.enable_input_require_grads()
-    encode_pictures_once(model)
+    encode_images_once(model)
     for _ in range(2):
         model(**asked_about(processor, [drawn[0]])).logits.sum().backward()
     assert all(weight.grad is None for weight in vision_weights(model))
@@ -204,37 +204,37 @@ def test_features_have_no_gradient_although_adapters_ask_for_one(drawn):
 
 def test_processes_encode_together_where_weights_are_sharded(drawn, encodings):
     model, processor = frozen(FAMILY)
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     vision_weights(model)[0].ds_id = 0  # as DeepSpeed marks them
     for _ in range(2):
         passes(model, asked_about(processor, [drawn[0]], [drawn[0]]))
-    assert asked == [1, 1]  # a known picture would not be encoded at all
+    assert asked == [1, 1]  # a known image would not be encoded at all
 
 
 def test_features_are_those_of_the_precision_at_hand(drawn):
     (plain, processor), (model, _) = frozen(FAMILY), frozen(FAMILY)
     inputs = asked_about(processor, [drawn[0]])
-    encode_pictures_once(model)
+    encode_images_once(model)
     passes(model, inputs)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(passes(model, inputs), passes(plain, inputs))
 
 
 def test_features_are_the_same_whatever_was_encoded_before(drawn):
-    """Bit by bit, as after a resume other pictures are known than in the run without a break."""
+    """Bit by bit, as after a resume other images are known than in the run without a break."""
     (together, processor), (alone, _) = frozen(FAMILY), frozen(FAMILY)
-    encode_pictures_once(together)
-    encode_pictures_once(alone)
+    encode_images_once(together)
+    encode_images_once(alone)
     passes(together, asked_about(processor, drawn))
     inputs = asked_about(processor, [drawn[2]])
     assert torch.equal(passes(together, inputs), passes(alone, inputs))
 
 
-def test_a_copy_knows_its_own_pictures(drawn):
+def test_a_copy_knows_its_own_images(drawn):
     model, processor = frozen(FAMILY)
     inputs = asked_about(processor, [drawn[0]])
-    encode_pictures_once(model)
+    encode_images_once(model)
     passes(model, inputs)
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -249,7 +249,7 @@ def test_adapters_on_the_encoder_let_every_pass_encode(where, drawn, encodings):
     target = LANGUAGE if where == "decoder" else r".*visual.*\.(q|k|v|qkv)"
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=target, init_lora_weights=False))
     adapted.requires_grad_(False)  # also an adapter that is not trained may be switched off
-    encode_pictures_once(adapted)
+    encode_images_once(adapted)
     asked = encodings(model)
     with adapted.disable_adapter():
         without = passes(adapted, inputs)
@@ -260,7 +260,7 @@ def test_adapters_on_the_encoder_let_every_pass_encode(where, drawn, encodings):
 def test_a_head_with_an_adapter_is_not_the_vision_sides(drawn, encodings):
     model, processor = build_model(FAMILY, "test")
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["lm_head"], task_type="CAUSAL_LM"))
-    encode_pictures_once(adapted)
+    encode_images_once(adapted)
     asked = encodings(model)
     passes(adapted, asked_about(processor, [drawn[0]], [drawn[0]]))
     assert asked == [1]
@@ -269,7 +269,7 @@ def test_a_head_with_an_adapter_is_not_the_vision_sides(drawn, encodings):
 def test_an_encoder_with_dropout_encodes_in_every_pass(drawn, encodings):
     model, processor = frozen("internvl")
     model.config.vision_config.hidden_dropout_prob = 0.1
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     inputs = asked_about(processor, [drawn[0]])
     passes(model, inputs)
@@ -277,11 +277,11 @@ def test_an_encoder_with_dropout_encodes_in_every_pass(drawn, encodings):
     assert len(asked) == 2
 
 
-def test_models_without_pictures_stay_as_they_are():
+def test_models_without_images_stay_as_they_are():
     model, _ = build_model(FAMILY, "test")
     language = model.get_decoder()
     before = set(vars(language))
-    encode_pictures_once(language)
+    encode_images_once(language)
     assert set(vars(language)) == before
 
 
@@ -289,7 +289,7 @@ def test_a_method_that_the_user_has_set_stays():
     model, _ = frozen(FAMILY)
     inner = model.base_model
     inner.get_image_features = own = functools.partial(type(inner).get_image_features, inner)
-    encode_pictures_once(model)
+    encode_images_once(model)
     assert inner.get_image_features is own
 
 
@@ -299,7 +299,7 @@ def test_a_method_that_the_user_has_set_stays():
 def test_generation_encodes_what_is_new_and_writes_what_it_would(family, trained, drawn, encodings):
     (plain, processor), (model, _) = (build_model(family, "test") if trained else frozen(family) for _ in range(2))
     inputs = asked_about(processor, drawn[:1], drawn[1:2], drawn[:1])
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     settings = {"max_new_tokens": 4, "do_sample": False, "num_return_sequences": 2, "num_beams": 2}
     for _ in range(2):
@@ -310,7 +310,7 @@ def test_generation_encodes_what_is_new_and_writes_what_it_would(family, trained
 
 def test_other_outputs_are_the_models_own(drawn, encodings):
     model, processor = frozen("llava_next")
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     inputs = asked_about(processor, [drawn[0]])
     given = {name: inputs[name] for name in ("pixel_values", "image_sizes")}
@@ -346,14 +346,14 @@ def test_a_family_that_reads_more_than_features_encodes_as_its_own_code_does(tra
         "pixel_values": torch.rand(1, 3, 28, 28).repeat(2, 1, 1, 1),
     }
     expected = passes(model, inputs)
-    encode_pictures_once(model)
+    encode_images_once(model)
     for _ in range(2):
         assert torch.equal(passes(model, inputs), expected)
 
 
 def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodings, monkeypatch):
     model, processor = frozen(FAMILY)
-    encode_pictures_once(model)
+    encode_images_once(model)
     asked = encodings(model)
     one, other, third = drawn
     features = model.base_model.get_image_features(
@@ -362,14 +362,14 @@ def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodin
     asked.clear()
     size = features.pooler_output[0].nbytes
     passes(model, asked_about(processor, [one, other, third]))
-    kept = [level for picture in model.base_model.get_image_features._known.values() for level in picture]
+    kept = [level for image in model.base_model.get_image_features._known.values() for level in image]
     assert sum(level.untyped_storage().nbytes() for level in kept) == sum(level.nbytes for level in kept)
-    monkeypatch.setattr(known_pictures, "KEPT", 2 * size)
+    monkeypatch.setattr(known_images, "KEPT", 2 * size)
     passes(model, asked_about(processor, [third]))
     asked.clear()
-    for picture, encoded in ((one, 1), (other, 1), (one, 0), (other, 0), (one, 0)):
-        passes(model, asked_about(processor, [picture]))
-        assert sum(asked) == encoded, picture
+    for image, encoded in ((one, 1), (other, 1), (one, 0), (other, 0), (one, 0)):
+        passes(model, asked_about(processor, [image]))
+        assert sum(asked) == encoded, image
         asked.clear()
     passes(model, asked_about(processor, [Image.new("RGB", one.size, "teal")]))  # `other` goes
     asked.clear()
@@ -385,26 +385,26 @@ def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodin
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
-def test_equal_pictures_alone_have_equal_fingerprints(dtype):
+def test_equal_images_alone_have_equal_fingerprints(dtype):
     torch.manual_seed(0)
-    picture = (torch.rand(70, 3, 40) * 255).to(dtype)  # more numbers than one row of factors has
-    swapped = picture.clone()
-    swapped[[0, 69]] = picture[[69, 0]]
-    changed = picture.clone()
+    image = (torch.rand(70, 3, 40) * 255).to(dtype)  # more numbers than one row of factors has
+    swapped = image.clone()
+    swapped[[0, 69]] = image[[69, 0]]
+    changed = image.clone()
     changed[69, 2, 39] += 1
-    shifted = picture.roll(1, dims=2)
-    others = [picture[:69], picture.flip(0), picture.flip(2), swapped, changed, shifted, torch.zeros_like(picture)]
-    numbers = fingerprints([picture, *others])
+    shifted = image.roll(1, dims=2)
+    others = [image[:69], image.flip(0), image.flip(2), swapped, changed, shifted, torch.zeros_like(image)]
+    numbers = fingerprints([image, *others])
     assert len(set(numbers)) == len(numbers)
-    assert fingerprints([picture.clone(), torch.cat([picture, torch.zeros_like(picture)])]) == [numbers[0]] * 2
+    assert fingerprints([image.clone(), torch.cat([image, torch.zeros_like(image)])]) == [numbers[0]] * 2
 
 
 def test_rows_and_columns_are_told_apart():
     """A row of factors is as long as `_FACTORS`; both levels multiply with them."""
-    picture = torch.arange(2.0 * 4096)
-    swapped = picture.clone()
-    swapped[[1, 4096]] = picture[[4096, 1]]  # (0, 1) with (1, 0)
-    assert len(set(fingerprints([picture, swapped]))) == 2
+    image = torch.arange(2.0 * 4096)
+    swapped = image.clone()
+    swapped[[1, 4096]] = image[[4096, 1]]  # (0, 1) with (1, 0)
+    assert len(set(fingerprints([image, swapped]))) == 2
 
 
 @pytest.mark.parametrize("bit", [0, 15, 31])
@@ -429,13 +429,13 @@ def make(way, path, folder, rows, **settings):
 
 
 @pytest.mark.parametrize("way", full_but("frozen", ["frozen", "adapter", "full"]))
-def test_updates_are_those_of_pictures_that_every_row_encodes(way, checkpoints, tmp_path, monkeypatch):
+def test_updates_are_those_of_images_that_every_row_encodes(way, checkpoints, tmp_path, monkeypatch):
     rows = Dataset.from_list([row for row in drawn_rows(12) if row["images"]])
     settings = {"num_iterations": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     found = []
     for once in (True, False):
         if not once:
-            monkeypatch.setattr(construction, "encode_pictures_once", lambda *_: None)
+            monkeypatch.setattr(construction, "encode_images_once", lambda *_: None)
         torch.manual_seed(0)
         trainer = make(way, checkpoints(FAMILY), tmp_path / str(once), rows, **settings)
         before = weights_of(trainer.model)
@@ -450,8 +450,8 @@ def test_updates_are_those_of_pictures_that_every_row_encodes(way, checkpoints, 
     ("way", "policy", "reference"),
     [("frozen", 0, 2), ("adapter", 0, None), ("full", 2, 2), ("synchronised", 2, 2)],
 )
-def test_a_groups_pictures_are_encoded_once(way, policy, reference, checkpoints, tmp_path, encodings):
-    """Two groups of four rows with a picture each, sampled, scored by the reference, and by the policy."""
+def test_a_groups_images_are_encoded_once(way, policy, reference, checkpoints, tmp_path, encodings):
+    """Two groups of four rows with an image each, sampled, scored by the reference, and by the policy."""
     rows = Dataset.from_list(drawn_rows(4)[::3])
     trainer = make(way, checkpoints(FAMILY), tmp_path, rows, sync_ref_model=way == "synchronised")
     own = trainer.accelerator.unwrap_model(trainer.model)
@@ -516,7 +516,7 @@ def test_a_resumed_run_encodes_with_the_weights_of_its_checkpoint(checkpoints, t
     srpo_trainer(str(folder), tmp_path / "run", rows, max_steps=1, **settings).train()
     resumed = srpo_trainer(checkpoints(FAMILY), tmp_path / "run", rows, **{**settings, "max_steps": 2})
     batch = prepared_batch(resumed)
-    resumed.compute_loss(resumed.model, batch)  # its own pictures are known now
+    resumed.compute_loss(resumed.model, batch)  # its own images are known now
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
     whole = srpo_trainer(str(folder), tmp_path / "whole", rows, **{**settings, "max_steps": 2})
     whole.train()

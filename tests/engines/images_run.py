@@ -1,6 +1,6 @@
-"""Train on rows whose pictures lie on one process only: `python pictures_run.py JOB.json`, in two processes.
+"""Train on rows whose images lie on one process only: `python images_run.py JOB.json`, in two processes.
 
-Rows keep their order, so that the job decides which process has a picture in which step.
+Rows keep their order, so that the job decides which process has an image in which step.
 """
 
 import json

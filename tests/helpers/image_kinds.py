@@ -1,15 +1,15 @@
-"""Pictures of every kind that models should see alike, with the pixels they should see."""
+"""Images of every kind that models should see alike, with the pixels they should see."""
 
 import numpy as np
 import PIL.Image
 
 
-def saved(picture, file, **options):
-    picture.save(file, **options)
+def saved(image, file, **options):
+    image.save(file, **options)
     return file.name
 
 
-def make_pictures(folder):
+def make_images(folder):
     """Return file name → the RGB values expected at the pixels (0, 0) and (1, 0)."""
     red, white = (255, 0, 0), (255, 255, 255)
     half = PIL.Image.new("RGBA", (2, 1), (0, 0, 0, 0))  # black hides below the transparent first pixel

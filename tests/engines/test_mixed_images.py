@@ -1,4 +1,4 @@
-"""Pictures on one process and none on the other: every engine trains as DDP does, and DDP needs no search."""
+"""Images on one process and none on the other: every engine trains as DDP does, and DDP needs no search."""
 
 import json
 
@@ -8,7 +8,7 @@ from processes import launch
 from support import FAMILY_NAMES
 from switch import ENGINES, environment
 
-# Two characters a step, one a process: pictures of its row. "----" is an epoch of text alone.
+# Two characters a step, one a process: images of its row. "----" is an epoch of text alone.
 ORDERS = ["1--1", "-121", "----", "2-12"]
 OF_STEPS = ["ChainOfStepSFTTrainer", "IterativeDPOTrainer", "ChainOfStepGRPOTrainer"]
 RUNS = [
@@ -33,7 +33,7 @@ def outcomes(checkpoints, policies, tmp_path_factory):
             folder = tmp_path_factory.mktemp(engine)
             paths = {family: checkpoints(family) for family in FAMILY_NAMES} | {"steps": policies["model"]}
             (folder / "job.json").write_text(json.dumps({"folder": str(folder), "runs": RUNS, "policies": paths}))
-            launch("engines/pictures_run.py", 2, folder / "job.json", environment=environment(engine), seconds=300)
+            launch("engines/images_run.py", 2, folder / "job.json", environment=environment(engine), seconds=300)
             found[engine] = [torch.load(folder / f"process_{rank}.pt") for rank in range(2)]
         return found[engine]
 
@@ -41,7 +41,7 @@ def outcomes(checkpoints, policies, tmp_path_factory):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_order_of_pictures_trains_as_under_ddp(engine, outcomes):
+def test_every_order_of_images_trains_as_under_ddp(engine, outcomes):
     reference, (first, second) = outcomes("ddp")[0], outcomes(engine)
     for run, expected, found, other in zip(RUNS, reference, first, second, strict=True):
         assert len(found["losses"]) == 2, run
