@@ -171,12 +171,6 @@ def test_a_processor_that_pads_right_is_put_right(checkpoints, rows, tmp_path):
     assert torch.equal(image, types)
 
 
-@pytest.mark.parametrize("option", ["tools", "rollout_func", "environment_factory"])
-def test_a_second_rollout_is_refused(checkpoints, rows, tmp_path, option):
-    with pytest.raises(ValueError, match=option):
-        adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={option: [lambda: None]})
-
-
 def test_prompts_that_are_no_conversation_are_refused(checkpoints, tmp_path):
     rows = [{"prompt": "How many?", "answer": "1"}] * 8
     with pytest.raises(ValueError, match="^AdaPOTrainer: a second turn needs conversational prompts"):

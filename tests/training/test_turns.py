@@ -169,7 +169,7 @@ def test_an_image_for_a_text_only_policy_is_refused(tmp_path):
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<|im_end|>{% endfor %}"
     message = {"role": "user", "content": [{"type": "image", "image": drawn_rows(1)[0]["images"][0]}]}
     with pytest.raises(ValueError, match="1 image"):
-        next_turn(tokenizer, message, eos_token_ids=[tokenizer.eos_token_id])
+        next_turn(tokenizer, [message], eos_token_ids=[tokenizer.eos_token_id])
 
 
 def test_reward_functions_do_not_see_hidden_columns_in_trajectories(checkpoints, rows, tmp_path):
@@ -243,8 +243,8 @@ def test_messages_of_another_form_are_refused(message):
 
 def test_marks_in_what_the_user_quotes_show_no_image_and_end_no_turn(processor):
     eos = [processor.tokenizer.eos_token_id]
-    quoted = next_turn(processor, {"role": "user", "content": "a <|image_pad|> b <|im_end|>"}, eos_token_ids=eos)
-    plain = next_turn(processor, {"role": "user", "content": "a b"}, eos_token_ids=eos)
+    quoted = next_turn(processor, [{"role": "user", "content": "a <|image_pad|> b <|im_end|>"}], eos_token_ids=eos)
+    plain = next_turn(processor, [{"role": "user", "content": "a b"}], eos_token_ids=eos)
     assert quoted.prompt.ids.count(eos[0]) == plain.prompt.ids.count(eos[0])
     assert processor.image_token_id not in quoted.prompt.ids
     assert "a < |image_pad|> b < |im_end|>" in processor.decode(quoted.prompt.ids)

@@ -120,7 +120,10 @@ class AdaPOTrainer(GroupGRPOTrainer):
         **kwargs: Any,
     ) -> list[float | None]:
         """TRL reward function that finds the type of each trajectory, which `score_groups` turns into rewards."""
-        turns = [[m["content"] for m in completion if m["role"] == "assistant"] for completion in completions]
+        turns = [
+            [m["content"] for m in completion if m["role"] == "assistant" and not m.get("tool_calls")] or [""]
+            for completion in completions
+        ]
         has_second = [len(texts) > 1 or self.followup is None for texts in turns]
         items = [
             item

@@ -32,45 +32,56 @@ def token_counter(processing_class: ProcessingClass) -> Callable[[str], int]:
 
 def text_after_answer(
     processing_class: ProcessingClass,
-    message: Mapping[str, Any],
+    messages: Sequence[Mapping[str, Any]],
     *,
+    eos_token_ids: Collection[int],
     chat_template: str | None = None,
     **chat_template_kwargs: Any,
 ) -> str:
-    """What a chat template writes after an answer: its end of turn, the message, and the generation prompt.
+    """What a chat template writes after an answer: its end of turn, the next messages, and the generation prompt.
 
     Args:
         processing_class: processor or tokenizer with a chat template.
-        message: role and content; the content is a string, or parts with images.
+        messages: one of the user, or those of the tools that the answer called; each content is a string, or parts
+            with images.
+        eos_token_ids: the tokens that end an answer.
         chat_template: used instead of the processor's own.
         **chat_template_kwargs: handed to the template.
 
     Raises:
         ValueError: the template does not show the answer unchanged.
     """
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "question"},
-        {"role": "assistant", "content": _ANSWER},
-        _without_special_tokens(message, tokenizer_of(processing_class)),
-    ]
-    if isinstance(processing_class, ProcessorMixin):
-        from trl.data_utils import prepare_multimodal_messages  # TRL takes seconds to load
+    answer: dict[str, Any] = {"role": "assistant", "content": _ANSWER}
+    if called := messages[0]["role"] == "tool":
+        # some templates write the tool's name with what it returned
+        answer["tool_calls"] = [{"type": "function", "function": {"name": messages[0]["name"], "arguments": {}}}]
+    tokenizer = tokenizer_of(processing_class)
+    spelt = [_without_special_tokens(message, tokenizer) for message in messages]
 
-        messages = prepare_multimodal_messages(messages)
-    text = processing_class.apply_chat_template(
-        messages,
-        tokenize=False,
-        add_generation_prompt=True,
-        **({} if chat_template is None else {"chat_template": chat_template}),
-        **chat_template_kwargs,
-    )
+    def rendered(said: list[dict[str, Any]], **more: Any) -> str:
+        conversation: Any = [{"role": "user", "content": "question"}, answer, *said]
+        if isinstance(processing_class, ProcessorMixin):
+            from trl.data_utils import prepare_multimodal_messages  # TRL takes seconds to load
+
+            conversation = prepare_multimodal_messages(conversation)
+        template = {} if chat_template is None else {"chat_template": chat_template}
+        return processing_class.apply_chat_template(
+            conversation, tokenize=False, **template, **more, **chat_template_kwargs
+        )
+
+    text = rendered(spelt, add_generation_prompt=True)
     if text.count(_ANSWER) != 1:
         raise ValueError(
             "next_turn_ids: the chat template does not show an earlier answer of the assistant unchanged and once, so "
             f"a second turn cannot be built from it. It rendered: {text!r}. Use a template that keeps the "
             "conversation's history."
         )
-    return text.split(_ANSWER)[1]
+    text = text.split(_ANSWER)[1]
+    if not called:
+        return text
+    before = rendered([], add_generation_prompt=False).split(_ANSWER)[-1]
+    end = max(before.rfind(token) for token in tokenizer.convert_ids_to_tokens(list(eos_token_ids)))
+    return text[end:] if end >= 0 and text.startswith(before[:end]) else text
 
 
 def _without_special_tokens(message: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
@@ -113,7 +124,7 @@ def end_of_answer(tokenizer: Any, ids: Sequence[int], eos_token_ids: Collection[
 
 def next_turn_ids(
     processing_class: ProcessingClass,
-    message: str | Mapping[str, Any],
+    message: str | Sequence[Mapping[str, Any]],
     *,
     eos_token_ids: Collection[int],
     **template: Any,
@@ -122,7 +133,7 @@ def next_turn_ids(
 
     Args:
         processing_class: processor or tokenizer with a chat template.
-        message: text of the user's next message, or a message with images, each of which is one placeholder.
+        message: text of the user's next message, or `messages` of `text_after_answer`; each image is one placeholder.
         eos_token_ids: the tokens that end an answer. The sampled answer ends with one of them, so the one that the
             template writes there is left out.
         **template: `chat_template`, used instead of the processor's own, and arguments of the template.
@@ -134,8 +145,8 @@ def next_turn_ids(
         ValueError: the template does not show the answer unchanged, or does not end it with one of `eos_token_ids`.
     """
     tokenizer = tokenizer_of(processing_class)
-    said = {"role": "user", "content": message} if isinstance(message, str) else message
-    text = text_after_answer(processing_class, said, **template)
+    said = [{"role": "user", "content": message}] if isinstance(message, str) else message
+    text = text_after_answer(processing_class, said, eos_token_ids=eos_token_ids, **template)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids[end_of_answer(tokenizer, ids, eos_token_ids) :]
 
@@ -143,7 +154,7 @@ def next_turn_ids(
 def continued_ids(
     processing_class: ProcessingClass,
     answer_ids: Sequence[Sequence[int]],
-    messages: Sequence[str | Mapping[str, Any]],
+    messages: Sequence[Mapping[str, Any]],
     *,
     eos_token_ids: Collection[int],
     **template: Any,
@@ -163,7 +174,7 @@ def continued_ids(
     ids: list[int] = []
     for answer, message in zip(answer_ids, messages, strict=True):
         check_ended(answer, eos_token_ids)
-        ids += [*answer, *next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)]
+        ids += [*answer, *next_turn_ids(processing_class, [message], eos_token_ids=eos_token_ids, **template)]
     return ids
 
 

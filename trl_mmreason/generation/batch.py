@@ -31,7 +31,6 @@ from ..compat.chat_template import (
 )
 from ..compat.model_parts import placeholder_ids, without_adapters
 from ..data.images import plain_image
-from ..messages import checked_message
 from .engine import Request
 from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
 
@@ -84,16 +83,16 @@ class Prompt:
 
 @dataclass(frozen=True)
 class NextTurn:
-    """The user's message after an answer, as a policy reads it.
+    """What comes after an answer, as a policy reads it.
 
     Attributes:
-        message: role and content.
+        messages: the user's message, or those of the tools that the answer called; empty if only the tokens are known.
         prompt: from after the answer's end-of-turn token up to the generation prompt.
         unexpanded_ids: its ids with one placeholder for each image.
         images: its images.
     """
 
-    message: Mapping[str, Any]
+    messages: Sequence[Mapping[str, Any]]
     prompt: Prompt
     unexpanded_ids: list[int]
     images: list[PIL.Image.Image]
@@ -101,36 +100,34 @@ class NextTurn:
 
 def next_turn(
     processing_class: ProcessingClass,
-    message: Mapping[str, Any],
+    messages: Sequence[Mapping[str, Any]],
     *,
     eos_token_ids: Sequence[int],
     **template: Any,
 ) -> NextTurn:
-    """Tokenise the user's next message.
+    """Tokenise what comes after an answer.
 
     Args:
         processing_class, eos_token_ids, **template: as for `next_turn_ids`.
-        message: role and content; the content is a string, or parts with images, such as
-            `[{"type": "image", "image": image}, {"type": "text", "text": "Look closer."}]`.
+        messages: one of the user, as `checked_message` returns it, or those of the tools that the answer called.
 
     Raises:
-        ValueError: it is no such message, or has images where there is only a tokenizer; or see `next_turn_ids`.
+        ValueError: there are images, and only a tokenizer; or see `next_turn_ids`.
     """
-    message = checked_message(message)
-    ids = next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)
-    images = [plain_image(image) for image in images_in(message)]
+    ids = next_turn_ids(processing_class, messages, eos_token_ids=eos_token_ids, **template)
+    images = [plain_image(image) for message in messages for image in images_in(message)]
     if not images:
-        return NextTurn(message, Prompt(ids, {}, {}), ids, [])
+        return NextTurn(messages, Prompt(ids, {}, {}), ids, [])
     if not isinstance(processing_class, ProcessorMixin):
         raise ValueError(f"a message has {len(images)} image(s), which a text-only model cannot see")
-    text = text_after_answer(processing_class, message, **template)
+    text = text_after_answer(processing_class, messages, eos_token_ids=eos_token_ids, **template)
     fields = dict(processing_class(text=[text], images=[images], add_special_tokens=False))
     all_ids = list(fields.pop("input_ids")[0])
     del fields["attention_mask"]
     whole = as_prompt(all_ids, fields)
     end = end_of_answer(tokenizer_of(processing_class), all_ids, eos_token_ids)
     token_fields = {name: values[end:] for name, values in whole.token_fields.items()}
-    return NextTurn(message, Prompt(all_ids[end:], token_fields, whole.image_fields), ids, images)
+    return NextTurn(messages, Prompt(all_ids[end:], token_fields, whole.image_fields), ids, images)
 
 
 def images_in(message: Mapping[str, Any]) -> list[PIL.Image.Image]:
@@ -341,7 +338,7 @@ def continued(
     """The prompt of a request's first messages, followed by its sampled answers and the user's turns between them."""
     for answer, message in zip(request.answer_ids, request.next_messages, strict=True):
         check_ended(answer, eos_ids)
-        turn = next_turn(processing_class, message, eos_token_ids=eos_ids, **template)
+        turn = next_turn(processing_class, [message], eos_token_ids=eos_ids, **template)
         prompt = prompt.extended(answer).followed_by(turn.prompt)
     return prompt
 

@@ -227,12 +227,13 @@ def refuse_replaced(name: str, kwargs: dict[str, Any]) -> None:
             raise TypeError(f"{name}: it has its own {option}; leave `{option}` out.")
 
 
-def check_turns(trainer: Any, followup: str | None) -> None:
+def check_turns(trainer: Any, followup: str | None, rollout_func: Any) -> None:
     """Refuse a number of turns in which something would never be said.
 
     Args:
         trainer: a `GroupGRPOTrainer`, which has `max_turns`.
         followup: its user message after the first answer.
+        rollout_func: TRL's, which cannot be combined with several turns.
     """
     name, turns = type(trainer).__name__, trainer.max_turns
     if turns < 1:
@@ -240,15 +241,8 @@ def check_turns(trainer: Any, followup: str | None) -> None:
     overridden = type(trainer).next_message.__qualname__ != "GroupGRPOTrainer.next_message"
     if turns == 1 and (followup is not None or overridden):
         raise ValueError(f"{name}: max_turns=1 leaves no turn after the first answer. Set it to 2 or more.")
-
-
-def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
-    for option in ("tools", "rollout_func", "environment_factory"):
-        if kwargs.get(option):
-            raise ValueError(
-                f"{name}: `{option}` cannot be combined with a second turn, which is itself a rollout. Leave it out, "
-                "or train with one turn."
-            )
+    if turns > 1 and rollout_func is not None:
+        raise ValueError(f"{name}: several turns are a rollout_func themselves. Leave it out, or train with one turn.")
 
 
 def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:

@@ -25,6 +25,7 @@ from ..data.images import with_plain_images
 from ..functional import SEQUENCE_NORMALISED_LOSSES, turn_of_token
 from ..generation.batch import warn_of_ignored_settings
 from ..messages import with_system_message
+from . import rollout
 from .construction import (
     NamedArguments,
     NamedEvaluations,
@@ -33,7 +34,6 @@ from .construction import (
     pad_left,
     prepare_models,
     refuse_missing_template,
-    refuse_second_rollout,
     search_no_weights,
 )
 from .context_length import check_context
@@ -46,7 +46,6 @@ from .prompt_length import without_overlong_prompts
 from .read_once import RowsOfRolloutsMixin
 from .reference import reference_from_policy
 from .reward_values import checked_rewards, refuse_infinite
-from .rollout import Trajectory, log_turns, recorded, roll_out, scored_prompts, types_of_tokens, with_types
 from .rollout_checkpoint import RolloutCheckpointMixin
 from .sampled_turns import SampledTurnsTrainer
 from .timing import Stopwatch, TimedRolloutsMixin
@@ -103,9 +102,7 @@ class GroupGRPOTrainer(
     ) -> None:
         self.system_prompt = self.eval_system_prompt = system_prompt
         self.max_turns = (1 if followup is None else 2) if max_turns is None else max_turns
-        check_turns(self, followup)
-        if self.max_turns > 1:
-            refuse_second_rollout(type(self).__name__, kwargs)
+        check_turns(self, followup, kwargs.get("rollout_func"))
         if kwargs.get("processing_class") is None:
             kwargs["processing_class"] = load_policy_processor(model, args)
         pad_left(kwargs["processing_class"])
@@ -128,7 +125,7 @@ class GroupGRPOTrainer(
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
         prepare_models(self)
         self.followup = followup
-        self.trajectories: list[Trajectory] = []  # of the rollout at hand
+        self.trajectories: list[rollout.Trajectory] = []  # of the rollout at hand
         self._token_types: dict[str, Tensor] = {}  # of its completions
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
@@ -140,10 +137,10 @@ class GroupGRPOTrainer(
         self._sampled: list[tuple[int, dict[str, Any]]] = []  # place and row of each answer that is sampled
         self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
         if self.max_turns > 1:
-            self._next_text_turn = lru_cache(lambda role, text: self._next_turn({"role": role, "content": text}))
+            self._next_text_turn = lru_cache(lambda text: self._next_turn([{"role": "user", "content": text}]))
             said = {"role": "user", "content": followup or "?"}
-            self._followup_ids = self.next_turn(said).prompt.ids  # refuses a template that cannot go on
-            self.rollout_func = roll_out
+            self._followup_ids = self.next_turn([said]).prompt.ids  # refuses a template that cannot go on
+            self.rollout_func = rollout.roll_out
             # Generation was set up with the bound of one turn. From here on the attribute is what `dr_grpo` divides
             # by, and that is what a whole trajectory may hold.
             self.max_completion_length *= self.max_turns
@@ -202,18 +199,19 @@ class GroupGRPOTrainer(
         extra, images = generated[5:7]
         if self.max_turns > 1:
             generated[3] = [each.messages for each in self.trajectories]  # TRL decodes all turns into one text
+            extra.pop("env_mask", None)  # which TRL has where there are tools
             images = [each.images for each in self.trajectories]  # TRL forgets images that stand in the messages
-            log_turns(self)
+            rollout.log_turns(self)
         else:
-            self.trajectories = recorded(self, generated)
+            self.trajectories = rollout.recorded(self, generated)
         if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays
             extra["trajectory"] = self.trajectories
         # Rows without images among rows with some: the processors want an empty list, where TRL leaves `None`.
         generated[6] = [row or [] for row in images] if images is not None and any(images) else None
         if self._grouped is not None:  # TRL processes all images again to score the answers
             if self.max_turns > 1:
-                prompts = scored_prompts(self.trajectories)
-                self._token_types = types_of_tokens(self.trajectories, self.accelerator.device)
+                prompts = rollout.scored_prompts(self.trajectories)
+                self._token_types = rollout.types_of_tokens(self.trajectories, self.accelerator.device)
             else:
                 prompts = [self._grouped.prompt(row) for row in range(len(self._grouped.place))]
             self.processing_class = ProcessedPrompts(self.processing_class, prompts)
@@ -252,7 +250,7 @@ class GroupGRPOTrainer(
                 # Cut trajectories stay in attention, in which their later images are; below they carry no loss.
                 with replaced(self, mask_truncated_completions=self.mask_truncated_completions and self.max_turns == 1):
                     batch = super()._generate_and_score_completions(inputs)
-                batch = with_types(batch, self._token_types, batch["completion_ids"].shape[1])
+                batch = rollout.with_types(batch, self._token_types, batch["completion_ids"].shape[1])
             finally:
                 self._forget_prompts()
                 self._token_types = {}
@@ -262,7 +260,7 @@ class GroupGRPOTrainer(
         local = slice(start, start + len(inputs))
 
         env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
-        turn = turn_of_token(env_mask)
+        turn = rollout.answer_of_token(self.trajectories, env_mask) if self.tools else turn_of_token(env_mask)
         if self.mask_truncated_completions and self.max_turns > 1:
             ended = torch.tensor([each.turns[-1].ended for each in self.trajectories], device=env_mask.device)
             env_mask = env_mask * ended.unsqueeze(1)
@@ -316,7 +314,7 @@ class GroupGRPOTrainer(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple:
         score = partial(super()._get_per_token_logps_and_entropies, model)
-        kwargs = with_types(
+        kwargs = rollout.with_types(
             kwargs, self._token_types, logits_to_keep
         )  # in a rollout, for the old and the reference policy
         outputs = self._score(score, input_ids, attention_mask, logits_to_keep, *args, **kwargs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -20,9 +20,11 @@ from transformers.utils import logging
 from trl.extras.profiling import profiling_context
 
 from ..generation.batch import NextTurn, Prompt
+from ..messages import checked_message
 from .construction import refuse_plain_prompt
 from .context_length import longest_prompt
 from .group_prompts import joined
+from .tools import called_tools, results_of_tools
 
 logger = logging.get_logger(__name__)
 
@@ -36,12 +38,14 @@ class Turn:
         ended: whether it ended by itself, and not at the length limit.
         text: the answer without special tokens.
         logprobs: log-probability of each token; `None` if the sampler does not tell.
+        calls: the tools that it calls, as `parse_response` returns them; such a turn is no answer.
     """
 
     ids: list[int]
     ended: bool
     text: str
     logprobs: list[float] | None = None
+    calls: list[Any] = field(default_factory=list)
 
 
 @dataclass
@@ -52,9 +56,10 @@ class Trajectory:
         row: the row of the data set, without columns that rewards may not see.
         place: its number among the rows of this process.
         prompt: the prompt, tokenised.
-        images: images of the prompt, followed by those of the user's messages.
-        turns: the policy's answers.
-        said: the user's messages, each after the answer of the same number.
+        images: images of the prompt, followed by those of the later messages.
+        turns: what the policy wrote: answers, and calls of tools.
+        said: what came after each turn: the user's message, or what the tools returned.
+        failed_calls: number of calls that ended in an error, which the policy was told.
         left_no_room: whether the last answer got no message because the context had no room for another answer.
     """
 
@@ -64,21 +69,23 @@ class Trajectory:
     images: list[Any]
     turns: list[Turn] = field(default_factory=list)
     said: list[NextTurn] = field(default_factory=list)
+    failed_calls: int = 0
     left_no_room: bool = False
 
     @property
     def answers(self) -> list[str]:
         """The texts of the policy's answers."""
-        return [turn.text for turn in self.turns]
+        return [turn.text for turn in self.turns if not turn.calls]
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The messages after the prompt."""
         messages: list[dict[str, Any]] = []
         for number, turn in enumerate(self.turns):
-            messages.append({"role": "assistant", "content": turn.text})
+            calls = {"tool_calls": turn.calls} if turn.calls else {}
+            messages.append({"role": "assistant", "content": turn.text, **calls})
             if number < len(self.said):
-                messages.append(dict(self.said[number].message))
+                messages += map(dict, self.said[number].messages)
         return messages
 
     @property
@@ -108,6 +115,12 @@ class Trajectory:
             return None
         return self._by_token(lambda turn: turn.logprobs, 0.0)
 
+    @property
+    def answer_of_turn(self) -> list[int]:
+        """The number of each turn's answer, from 1; a turn that calls tools belongs to the answer that comes of it."""
+        answered = accumulate((not turn.calls for turn in self.turns), initial=1)
+        return list(answered)[:-1]
+
     def _by_token(self, of_answer: Any, of_message: Any) -> list[Any]:
         values: list[Any] = []
         for number, turn in enumerate(self.turns):
@@ -120,7 +133,8 @@ class Trajectory:
 def roll_out(prompts: list, trainer: Any) -> dict[str, Any]:
     """Sample answers, each followed by what `trainer.next_message` says to it, as a `rollout_func` of TRL.
 
-    An answer that was cut is the last, and so is one that leaves no room for another in vLLM's context.
+    An answer that was cut is the last, and so is one that leaves no room for another in vLLM's context. Where an answer
+    calls tools, they are called as in TRL, and `trainer.next_message` is asked after the answer that comes of it.
 
     Args:
         prompts: conversations, already repeated for every generation.
@@ -174,7 +188,7 @@ def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -
     sampled = trainer._generate_single_turn(prompt_ids, images, grouped, generations)
     goes_on = trainer.trajectories
     spare = goes_on[0].prompt, goes_on[0].images
-    for _ in range(1, trainer.max_turns):
+    while True:
         goes_on = add_turns(trainer, goes_on, *sampled)
         count = torch.tensor([len(goes_on)], device=trainer.accelerator.device)
         most = int(trainer.accelerator.gather(count).max())
@@ -183,7 +197,6 @@ def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -
         asked = [(each.context, each.images) for each in goes_on] + [spare] * (most - len(goes_on))
         trainer._sampled = [(each.place, rows[each.place]) for each in goes_on if each.place in rows]
         sampled = trainer._generate_single_turn(*joined(*zip(*asked, strict=True)), num_generations=1)
-    add_turns(trainer, goes_on, *sampled)
 
 
 def add_turns(
@@ -203,18 +216,57 @@ def add_turns(
             list(answer), answer[-1] in trainer.eos_token_ids, text, list(logprobs[number]) if logprobs else None
         )
         trajectory.turns.append(turn)
-        if not turn.ended or len(trajectory.turns) == trainer.max_turns:
+        messages = _reply(trainer, trajectory) if turn.ended else []
+        if not messages:
             continue
-        message = trainer.next_message(trajectory.row, trajectory.answers)
-        if message is None:
-            continue
-        said = trainer.next_turn(message)
+        said = trainer.next_turn(messages)
         if len(trajectory.context.ids) + len(said.prompt.ids) > longest:
             trajectory.left_no_room = True
+        elif turn.calls and len(trajectory.completion_ids) + len(said.prompt.ids) > trainer.max_completion_length:
+            continue  # as TRL: what does not fit into the completion is left out
         else:
             trajectory.said.append(said)
             trajectory.images += said.images
     return [each for each in trajectories if len(each.said) == len(each.turns)]
+
+
+def _reply(trainer: Any, trajectory: Trajectory) -> Sequence[Mapping[str, Any]]:
+    """What comes after the last turn: what the tools return that it calls, or what the user says; empty at the end."""
+    turn = trajectory.turns[-1]
+    if trainer.tools:
+        turn.calls, turn.text = called_tools(trainer, trajectory)
+        if turn.calls:
+            if sum(bool(each.calls) for each in trajectory.turns) > trainer.max_tool_calling_iterations:
+                return []
+            messages, failed = results_of_tools(trainer, trajectory.place, turn.calls)
+            trajectory.failed_calls += failed
+            return messages
+    if len(trajectory.answers) == trainer.max_turns:
+        return []
+    message = trainer.next_message(trajectory.row, trajectory.answers)
+    return [] if message is None else [checked_message(message)]
+
+
+def count_calls(trajectories: Sequence[Trajectory]) -> tuple[int, int]:
+    """The number of calls of tools, and of those that ended in an error."""
+    messages = [message for each in trajectories for said in each.said for message in said.messages]
+    calls = sum(message["role"] == "tool" for message in messages)
+    return calls, sum(each.failed_calls for each in trajectories)
+
+
+def answer_of_token(trajectories: Sequence[Trajectory], like: Tensor) -> Tensor:
+    """The number of each token's answer, from 1, with the tokens of the calls that led to it.
+
+    Args:
+        trajectories: of a rollout, in order.
+        like: (B, C), whose shape and device the result has.
+    """
+    numbers = torch.ones_like(like)
+    for row, each in zip(numbers, trajectories, strict=True):
+        answers = iter(each.answer_of_turn)
+        found = each._by_token(lambda turn, answers=answers: [next(answers)] * len(turn.ids), 1)
+        row[: len(found)] = torch.tensor(found)
+    return numbers
 
 
 def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> None:
@@ -261,7 +313,7 @@ def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
             if not sampled:
                 if not trajectory.turns:  # TRL's rollout began with words of the user
                     trajectory.turns.append(Turn([], True, "", [] if logprobs else None))
-                trajectory.said.append(NextTurn({}, Prompt(tokens, {}, {}), tokens, []))
+                trajectory.said.append(NextTurn([], Prompt(tokens, {}, {}), tokens, []))
             else:
                 values = logprobs and list(logprobs[place][at : at + len(tokens)])
                 text = trainer.processing_class.decode(tokens, skip_special_tokens=True)
@@ -278,11 +330,12 @@ def log_turns(trainer: Any) -> None:
         trainer: as for `roll_out`, after it.
     """
     turns = range(trainer.max_turns)
-    facts = [
-        [len(each.turns[turn].ids) if turn < len(each.turns) else 0 for turn in turns]
-        + [each.left_no_room and len(each.turns) == turn for turn in turns]
-        for each in trainer.trajectories
-    ]
+    facts = []
+    for each in trainer.trajectories:
+        tokens = [0] * trainer.max_turns
+        for number, turn in zip(each.answer_of_turn, each.turns, strict=True):
+            tokens[number - 1] += len(turn.ids)
+        facts.append([*tokens, *(each.left_no_room and len(each.answers) == turn for turn in turns)])
     lengths, no_room = (
         trainer.accelerator.gather(torch.tensor(facts, device=trainer.accelerator.device)).float().T.chunk(2)
     )

@@ -9,6 +9,7 @@ import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 
+from ..compat.replaced import replaced
 from ..compat.vllm import remember_prompts
 from ..generation.batch import NextTurn, next_turn, own_settings_only
 from ..generation.live_rows import (
@@ -21,7 +22,7 @@ from ..generation.live_rows import (
     step_aside,
 )
 from .group_prompts import GroupPrompts
-from .rollout import roll_out
+from .rollout import Trajectory, count_calls, roll_out
 
 
 class SampledTurnsTrainer(GRPOTrainer):
@@ -29,19 +30,21 @@ class SampledTurnsTrainer(GRPOTrainer):
 
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
     facts: Any
-    _next_text_turn: Callable[[str, str], NextTurn]  # of a message without images
+    max_turns: int
+    trajectories: list[Trajectory]  # of the rollout at hand
+    _next_text_turn: Callable[[str], NextTurn]  # of a message of the user without images
     _grouped: GroupPrompts | None = None  # prompts of the rollout at hand
     _sampled: list[tuple[int, dict[str, Any]]]  # place and row of each answer that is sampled
 
-    def next_turn(self, message: Mapping[str, Any]) -> NextTurn:
-        """The user's message as the policy reads it, by the trainer's chat template."""
-        if isinstance(message["content"], str):
-            return self._next_text_turn(message["role"], message["content"])
-        return self._next_turn(message)
+    def next_turn(self, messages: Sequence[Mapping[str, Any]]) -> NextTurn:
+        """What comes after an answer, as the policy reads it by the trainer's chat template."""
+        if messages[0]["role"] == "user" and isinstance(messages[0]["content"], str):
+            return self._next_text_turn(messages[0]["content"])
+        return self._next_turn(messages)
 
-    def _next_turn(self, message: Mapping[str, Any]) -> NextTurn:
+    def _next_turn(self, messages: Sequence[Mapping[str, Any]]) -> NextTurn:
         template = {"chat_template": self.chat_template, **self.chat_template_kwargs}
-        return next_turn(self.processing_class, message, eos_token_ids=self.eos_token_ids, **template)
+        return next_turn(self.processing_class, messages, eos_token_ids=self.eos_token_ids, **template)
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
         """Start grading finished answers, each turn by itself; an answer may come twice.
@@ -52,10 +55,18 @@ class SampledTurnsTrainer(GRPOTrainer):
         """
 
     def _tokenize_prompts(self, prompts: list) -> tuple:
-        if self.tools or self.environment_factories:  # TRL adds to these prompts, or has tools of its own for each
+        if self.max_turns == 1 and (self.tools or self.environment_factories):  # TRL itself adds to these prompts
             tokenized = super()._tokenize_prompts(prompts)
         else:
-            self._grouped = GroupPrompts(super()._tokenize_prompts, prompts)
+            environments = [None] * len(prompts) if self.environment_factories is None else self._batch_environments
+            trl_tokenize = super()._tokenize_prompts
+
+            def tokenize(asked: list[tuple[Any, Any]]) -> tuple:
+                ((prompt, environment),) = asked  # which brings tools of its own
+                with replaced(self, _batch_environments=[environment]):
+                    return trl_tokenize([prompt])
+
+            self._grouped = GroupPrompts(tokenize, list(zip(prompts, environments, strict=True)))
             tokenized = (*self._grouped.without_fields(), self._grouped)
         if self.use_vllm:
             remember_prompts(self, prompts, tokenized)
@@ -94,6 +105,16 @@ class SampledTurnsTrainer(GRPOTrainer):
                     generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
+
+    def _tool_call_loop(
+        self, prompts: Any, prompt_ids: Any, completion_ids: Any, completions: Any, logprobs: Any, *rest: Any
+    ) -> tuple:
+        """As TRL's after one turn; in several turns the tools have been called already."""
+        if self.max_turns == 1:
+            return super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *rest)
+        masks = [trajectory.env_mask for trajectory in self.trajectories]
+        calls, failures = count_calls(self.trajectories)
+        return masks, completions, completion_ids, logprobs, calls, failures, [[] for _ in masks]
 
     @property
     def _samples_elsewhere(self) -> bool:
