@@ -103,7 +103,7 @@ def test_a_row_that_says_nothing_of_its_tokens_has_text_alone():
 
 @pytest.mark.parametrize("option", ["tools", "environment_factories"])
 def test_prompts_with_tools_are_left_to_trl(option, checkpoints, rows, prompts, tmp_path, monkeypatch):
-    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"followup": None})
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, evaluation_prompt=None)
     monkeypatch.setattr(GRPOTrainer, "_tokenize_prompts", lambda _, given: (len(given), None, {}))
     monkeypatch.setattr(trainer, option, [print])
     assert trainer._tokenize_prompts(prompts) == (len(prompts), None, {})
