@@ -93,7 +93,10 @@ def build_models(cache: Path, ids_of_qwen: bool) -> set[str]:
             judge = AutoModelForSequenceClassification.from_config(config)
             save(f"tiny-{family}ForSequenceClassification{version}", judge, tokenizer)
     for name, family in IMAGES.items():
-        save(f"tiny-{name}ForConditionalGeneration", *build_model(family))
+        model, processor = build_model(family)
+        processor.tokenizer.add_tokens(["<|fim_pad|>"], special_tokens=True)  # of Qwen, which a test pads with
+        model.resize_token_embeddings(len(processor.tokenizer))
+        save(f"tiny-{name}ForConditionalGeneration", model, processor)
     return names
 
 
