@@ -266,6 +266,28 @@ def test_evaluation_hands_on_the_row_as_training_does():
     assert [each["content"] for each in engine.asked[-1].messages] == ["?", "7", "1", "7", "2"]
 
 
+def test_evaluation_hides_the_columns_that_training_hides(checkpoints, rows, tmp_path):
+    seen = []
+
+    class Hides(GroupGRPOTrainer):
+        hidden_columns = frozenset({"answer"})
+
+        def next_message(self, row, answers):
+            seen.append(set(row))
+            return {"role": "user", "content": "Sure?"}
+
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, Hides, max_completion_length=8)
+    prepared_batch(trainer)
+    trained, seen[:] = seen[:], []
+    assert "answer" in rows[0]
+    engine, arguments = Keeping(Sample("7", "stop", [5, 2])), [SamplingParams(4), trainer.next_message, [0]]
+    sample_turns(rows[:1], engine, *arguments, hidden_columns=trainer.hidden_columns)
+    sample_turns(rows[:1], engine, *arguments)
+    assert trained
+    assert all(columns == seen[0] for columns in trained)
+    assert seen[1] - seen[0] == {"answer"}
+
+
 def test_turns_that_would_never_be_asked_for_are_refused(checkpoints, rows, tmp_path):
     args = RolloutConfig(str(tmp_path), **SETTINGS)
 
