@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset
+from PIL import Image
 from several_turns import TURNS, AsksAgain, corner, length_reward
 from support import SMALL_RUN, drawn_rows, full_but, load, logps_of, maker, png, prepared_batch
 from test_second_turn import SAID, Keeping, SaysByHeart
@@ -239,6 +240,22 @@ def test_a_dropped_trajectory_without_an_advantage_leaves_the_loss_finite(checkp
 def test_messages_of_another_form_are_refused(message):
     with pytest.raises(ValueError, match=r"^next_message returned .*; expected \{'role': 'user', 'content': …\} with"):
         checked_message(message)
+
+
+@pytest.mark.parametrize("size", [(2010, 10), (10, 2010), (0, 10), (0, 0)])
+def test_an_image_of_a_shape_that_no_processor_takes_is_refused(processor, size):
+    """A crop of no width is the usual mistake. 200 times as long as wide is what Qwen-VL's processors still take."""
+
+    def said(size):
+        message = {"role": "user", "content": [{"type": "image", "image": Image.new("RGB", size)}]}
+        return next_turn(processor, message, eos_token_ids=[processor.tokenizer.eos_token_id])
+
+    told = (
+        rf"^next_message returned an image that is {size[0]}×{size[1]} pixels; .* factor of 200 at most\. Fix: a larger"
+    )
+    with pytest.raises(ValueError, match=told):
+        said(size)
+    assert said((2000, 10)).images[0].size == (2000, 10)
 
 
 def test_marks_in_what_the_user_quotes_show_no_image_and_end_no_turn(processor):
