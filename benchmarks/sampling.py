@@ -25,9 +25,9 @@ from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Grader
 from trl_mmreason.jobs.store import Store
-from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_dataset
+from trl_mmreason.scripts.cold_start import cold_start
 
 from .common import BOUND, GROUP, Result, lengths, make_questions, report, save_policy, take_turns
 

@@ -28,10 +28,10 @@ from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.jobs.difficulty import difficulty_filter
 from trl_mmreason.jobs.store import Store
 from trl_mmreason.miniature.captions import DESCRIBE
-from trl_mmreason.miniature.reasoner import reasoner_path
 from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.scripts.sections import made_by
 from trl_mmreason.scripts.stages import Pipeline
+from trl_mmreason.sophia.miniature import reasoner_path
 from trl_mmreason.sophia.mixture import mix, mix_in, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
 from trl_mmreason.sophia.recipe import CAPTIONS_AND_ANSWERS, SophiaArguments, drawn_trajectories

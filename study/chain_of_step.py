@@ -37,8 +37,8 @@ from trl_mmreason.generation.engine import Failure, SamplingParams
 from trl_mmreason.generation.model_loading import load_model, load_processor
 from trl_mmreason.generation.protocols import AnsweringProtocol
 from trl_mmreason.generation.transformers_engine import TransformersEngine
-from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.tasks import problems_dataset
+from trl_mmreason.scripts.cold_start import cold_start
 from trl_mmreason.scripts.single_stage import train_once
 from trl_mmreason.scripts.stages import do_once
 

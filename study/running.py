@@ -29,10 +29,10 @@ from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.generation.protocols import AnsweringProtocol
 from trl_mmreason.generation.transformers_engine import TransformersEngine
-from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.lessons import Lessons
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, problems_dataset
+from trl_mmreason.scripts.cold_start import cold_start
 from trl_mmreason.scripts.sections import values_of
 from trl_mmreason.scripts.stages import do_once
 from trl_mmreason.training.documented import documented

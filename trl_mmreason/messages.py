@@ -7,6 +7,8 @@ from itertools import dropwhile
 from typing import Any
 
 PLACEHOLDER = "<image>"
+# The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
+_MAX_ASPECT_RATIO = 200
 _SPEAKERS = {"human": "user", "gpt": "assistant"}  # LLaVA's names of roles
 
 
@@ -176,7 +178,7 @@ def checked_message(message: Any) -> dict[str, Any]:
             `{"type": "text", "text": "Look closer."}`.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: it has another form, or an image has a shape that models do not take.
     """
     expected = (
         "expected {'role': 'user', 'content': …} with a string, or a list of {'type': 'text', 'text': …} and "
@@ -192,4 +194,16 @@ def checked_message(message: Any) -> dict[str, Any]:
         is_text = fields.get("type") == "text" and isinstance(fields.get("text"), str)
         if not is_text and not (fields.get("type") == "image" and hasattr(fields.get("image"), "getexif")):
             raise ValueError(f"next_message returned content with {part!r:.200}; {expected}.")
+        if not is_text and (problem := shape_problem(fields["image"])):
+            raise ValueError(
+                f"next_message returned an image that {problem}. Fix: a larger part of it, or text instead."
+            )
     return {"role": "user", "content": [dict(part) for part in parts]}
+
+
+def shape_problem(image: Any) -> str | None:
+    """What keeps image processors from taking a PIL image of this shape; `None` if they take it."""
+    width, height = image.size
+    if max(width, height, 1) <= _MAX_ASPECT_RATIO * min(width, height):
+        return None
+    return f"is {width}×{height} pixels; sides may differ by a factor of {_MAX_ASPECT_RATIO} at most"

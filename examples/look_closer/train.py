@@ -28,8 +28,8 @@ from trl_mmreason.data.row_values import stored_image
 from trl_mmreason.generation.engine import SamplingParams
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.turn_after_turn import sample_turns
-from trl_mmreason.miniature.cold_start import teach
 from trl_mmreason.miniature.models import IMAGE, build_model
+from trl_mmreason.scripts.cold_start import teach
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from support import (
+    ParityGrader,
     adapo_config,
     adapo_trainer,
     assert_micro_batches_agree,
@@ -360,6 +361,16 @@ def test_ordinary_mistakes_are_named(checkpoints, rows, tmp_path):
         AdaPOTrainer(path, args=args, train_dataset=dataset, grader=lambda completion, gold: True)
     with pytest.raises(FileNotFoundError, match="no folder .*/nowhere"):
         AdaPOTrainer(str(tmp_path / "nowhere"), args=args, train_dataset=dataset)
+
+
+def test_it_has_two_turns_or_one(checkpoints, rows, tmp_path):
+    for turns, settings, expected in ((3, {}, 2), (1, {}, 2), (2, {"evaluation_prompt": None}, 1)):
+        told = f"^AdaPOTrainer: got max_turns={turns}, expected {expected}, .* GroupGRPOTrainer whose `next_message`"
+        with pytest.raises(ValueError, match=told):
+            trainer_with(checkpoints, tmp_path, rows, trainer_kwargs={"max_turns": turns}, **settings)
+    for turns, settings in ((2, {}), (1, {"evaluation_prompt": None})):
+        given = {"max_turns": turns, "grader": ParityGrader()}
+        assert trainer_with(checkpoints, tmp_path, rows, trainer_kwargs=given, **settings).max_turns == turns
 
 
 def test_a_batch_that_teaches_nothing_is_said_aloud(checkpoints, rows, tmp_path, caplog):

@@ -115,6 +115,15 @@ def test_score_stage_two_begins_in_the_run(checkpoints, rows, tmp_path):
     assert betas[-1] == pytest.approx((0.01, 0.01))
 
 
+@pytest.mark.parametrize(
+    ("trainer", "config"), [(FixedRewardsTrainer, FixedRewardsConfig), (SCoReTrainer, SCoReConfig)]
+)
+def test_a_third_turn_is_refused(checkpoints, rows, tmp_path, trainer, config):
+    given = {"trainer_kwargs": {"max_turns": 3}}
+    with pytest.raises(ValueError, match=f"^{trainer.__name__}: got max_turns=3, expected 2"):
+        trainer_of(trainer, config, checkpoints("qwen2_5_vl"), tmp_path, rows, **given)
+
+
 @pytest.mark.parametrize("config", [FixedRewardsConfig, SCoReConfig])
 def test_settings_of_adaptive_rewards_are_refused(config, tmp_path):
     with pytest.raises(ValueError, match="k_01, threshold belong to AdaPO's adaptive rewards and have no effect here"):

@@ -16,7 +16,7 @@ from trl_mmreason.generation.protocols import Direct, TwoTurn, last_verdict
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.jobs.answering import answer_questions
 from trl_mmreason.jobs.store import Store
-from trl_mmreason.miniature.cold_start import greedy_accuracy
+from trl_mmreason.scripts.cold_start import greedy_accuracy
 
 CHECK = TwoTurn("Please check.")
 

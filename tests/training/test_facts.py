@@ -27,7 +27,7 @@ from transformers import TrainerCallback
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
 from trl_mmreason.grading import Verdict
-from trl_mmreason.training import facts
+from trl_mmreason.training import credit
 from trl_mmreason.training.facts import MAX_SKIPPED_IN_A_ROW, NonFiniteUpdates, NothingTrained
 from trl_mmreason.training.model_card import FACTS_FILE
 
@@ -143,7 +143,7 @@ def test_a_batch_that_no_rows_fill_trains_nothing(base, tmp_path):
     ("correct", "reason"), [(False, "the other answers to each question earn the same"), (None, "100% ungraded")]
 )
 def test_groups_that_teach_nothing(base, tmp_path, monkeypatch, caplog, correct, reason):
-    monkeypatch.setattr(facts, "SILENT_ROLLOUTS", 2)
+    monkeypatch.setattr(credit, "SILENT_ROLLOUTS", 2)
     grader = AllAlike(correct)
     trainer = adapo_trainer(base, tmp_path, drawn_rows(8), max_steps=3, trainer_kwargs={"grader": grader})
     before = weights_of(trainer.model)

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset
+from PIL import Image
 from several_turns import TURNS, AsksAgain, corner, length_reward
 from support import SMALL_RUN, drawn_rows, full_but, load, logps_of, maker, png, prepared_batch
 from test_second_turn import SAID, Keeping, SaysByHeart
@@ -241,6 +242,22 @@ def test_messages_of_another_form_are_refused(message):
         checked_message(message)
 
 
+@pytest.mark.parametrize("size", [(2010, 10), (10, 2010), (0, 10), (0, 0)])
+def test_an_image_of_a_shape_that_no_processor_takes_is_refused(processor, size):
+    """A crop of no width is the usual mistake. 200 times as long as wide is what Qwen-VL's processors still take."""
+
+    def said(size):
+        message = {"role": "user", "content": [{"type": "image", "image": Image.new("RGB", size)}]}
+        return next_turn(processor, message, eos_token_ids=[processor.tokenizer.eos_token_id])
+
+    told = (
+        rf"^next_message returned an image that is {size[0]}×{size[1]} pixels; .* factor of 200 at most\. Fix: a larger"
+    )
+    with pytest.raises(ValueError, match=told):
+        said(size)
+    assert said((2000, 10)).images[0].size == (2000, 10)
+
+
 def test_marks_in_what_the_user_quotes_show_no_image_and_end_no_turn(processor):
     eos = [processor.tokenizer.eos_token_id]
     quoted = next_turn(processor, [{"role": "user", "content": "a <|image_pad|> b <|im_end|>"}], eos_token_ids=eos)
@@ -264,6 +281,28 @@ def test_evaluation_hands_on_the_row_as_training_does():
     sample_turns([row], engine, SamplingParams(4), next_message, [0], turns=3)
     assert seen == [(56, 56), (56, 56)]
     assert [each["content"] for each in engine.asked[-1].messages] == ["?", "7", "1", "7", "2"]
+
+
+def test_evaluation_hides_the_columns_that_training_hides(checkpoints, rows, tmp_path):
+    seen = []
+
+    class Hides(GroupGRPOTrainer):
+        hidden_columns = frozenset({"answer"})
+
+        def next_message(self, row, answers):
+            seen.append(set(row))
+            return {"role": "user", "content": "Sure?"}
+
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, Hides, max_completion_length=8)
+    prepared_batch(trainer)
+    trained, seen[:] = seen[:], []
+    assert "answer" in rows[0]
+    engine, arguments = Keeping(Sample("7", "stop", [5, 2])), [SamplingParams(4), trainer.next_message, [0]]
+    sample_turns(rows[:1], engine, *arguments, hidden_columns=trainer.hidden_columns)
+    sample_turns(rows[:1], engine, *arguments)
+    assert trained
+    assert all(columns == seen[0] for columns in trained)
+    assert seen[1] - seen[0] == {"answer"}
 
 
 def test_turns_that_would_never_be_asked_for_are_refused(checkpoints, rows, tmp_path):

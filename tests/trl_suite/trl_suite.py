@@ -18,8 +18,9 @@ import trl
 from standins import build_models, load_dataset
 
 from trl_mmreason.compat.precision import settle_on_cpu
+from trl_mmreason.data.images import with_images
 from trl_mmreason.training.checkpoint import CheckpointRestoreMixin
-from trl_mmreason.training.construction import load_policy_processor, prepare_models, with_images
+from trl_mmreason.training.construction import load_policy_processor, prepare_models
 from trl_mmreason.training.grpo import GroupGRPOTrainer
 from trl_mmreason.training.length_batching import LengthBatchingMixin
 from trl_mmreason.training.reference import reference_from_policy

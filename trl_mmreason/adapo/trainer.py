@@ -58,6 +58,8 @@ class RewardSignal(NamedTuple):
 class AdaPOTrainer(GroupGRPOTrainer):
     """Trains a policy to answer, to check its answer and to answer again, as AdaPO does.
 
+    It pays two answers, or one where `args.evaluation_prompt` is `None`; `GroupGRPOTrainer` has any number of turns.
+
     Args:
         model: path or id of a checkpoint, or a model.
         args: an `AdaPOConfig`.
@@ -88,6 +90,13 @@ class AdaPOTrainer(GroupGRPOTrainer):
         **kwargs: Any,
     ) -> None:
         args = config_of(self, AdaPOConfig, args, model, "AdaPO")
+        turns, asked = 1 if args.evaluation_prompt is None else 2, kwargs.get("max_turns")
+        if asked not in (None, turns):
+            raise ValueError(
+                f"{type(self).__name__}: got max_turns={asked}, expected {turns}, since it pays two answers, or one "
+                "where evaluation_prompt=None; leave max_turns out, or train a GroupGRPOTrainer whose `next_message` "
+                "says what follows each answer."
+            )
         prompting = {"system_prompt": kwargs.get("system_prompt"), "followup": args.evaluation_prompt}
         check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"}, **prompting)
         self.grader = grader_or_rules(grader, type(self).__name__)

@@ -34,6 +34,7 @@ from ..compat.chat_template import token_counter
 from ..compat.model_parts import freeze_vision_encoder
 from ..compat.sharding import whole_parameters
 from ..data.folders import atomic_path, write_whole
+from ..data.images import with_images
 from ..generation.engine import Engine, Failure, SamplingParams
 from ..generation.model_loading import fingerprint, whole_policy
 from ..generation.protocols import Direct
@@ -52,7 +53,6 @@ from ..training.construction import (
     load_policy_processor,
     prepare_models,
     search_no_weights,
-    with_images,
     without_image_columns,
 )
 from ..training.facts import RunFactsMixin

@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 from ..data.folders import atomic_path
 from ..generation.engine import Engine
 from ..jobs.store import Store
-from ..miniature.cold_start import greedy_accuracy
 from ..miniature.lessons import Lessons
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
+from ..scripts.cold_start import greedy_accuracy
 from ..scripts.sections import made_by
 from ..training.stop_at_accuracy import StopAtAccuracy
 from .data import annotate_by_judge, annotate_by_monte_carlo, chains_of, make_step_data

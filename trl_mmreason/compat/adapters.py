@@ -1,12 +1,15 @@
-"""The weights of an adapter, and whether those of a checkpoint have reached the model."""
+"""The weights of an adapter, whether those of a checkpoint have reached the model, and the LM head that it wraps."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from peft.utils.other import TrainableTokensWrapper
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from .sharding import whole_state
 
@@ -51,3 +54,21 @@ def check_names(live: Collection[str], saved: Collection[str], checkpoint: str |
             f"the first of them {wrong[0]!r}. Training would have continued from other weights. Resume with the "
             "`peft_config` and the library versions that wrote the checkpoint."
         )
+
+
+def prepare_head(model: Any) -> None:
+    """Let an adapter with `trainable_token_indices`, tied or not, be trained: PEFT then wraps the LM head.
+
+    TRL's fused head asks it for a bias, an attribute that the wrapper lacks.
+
+    Raises:
+        ValueError: the wrapped head would be sharded by ZeRO-3.
+    """
+    head = model.get_output_embeddings()
+    if is_deepspeed_zero3_enabled() and isinstance(head, TrainableTokensWrapper):
+        raise ValueError(
+            "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
+            "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
+        )
+    if not hasattr(head, "bias"):
+        head.bias = None

@@ -49,6 +49,15 @@ def whole(weight: Any, *, changed: bool = False) -> Iterator[Tensor]:
         yield weight.detach()  # not `data`: writing into that leaves the weight's version, by which known images go
 
 
+def local_part(tensor: Any) -> Tensor:
+    """This process's part of a weight or gradient of any engine."""
+    if hasattr(tensor, "ds_tensor"):
+        part = tensor.ds_tensor
+        rank = torch.distributed.get_rank(getattr(tensor, "ds_process_group", None))
+        return part.flatten()[: max(0, tensor.ds_numel - rank * part.numel())]  # without padding, which is not set
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def whole_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Name and whole value of each parameter, one at a time; a collective operation if they are sharded."""
     for name, weight in model.named_parameters():

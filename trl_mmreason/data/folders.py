@@ -18,6 +18,8 @@ from typing import TextIO
 logger = logging.getLogger(__name__)
 
 LOCK = "_run.lock"
+MINIATURE_RECORD = "trl_mmreason_miniature"
+"""Entry of a model's configuration for those that `trl_mmreason.miniature` built: family/size."""
 _held: dict[Path, TextIO] = {}  # locks of this process
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")

@@ -8,7 +8,7 @@ import io
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,18 @@ def _with_plain_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
         {**part, "image": open_image(part["image"])} if part.get("image") is not None else part for part in content
     ]
     return {**message, "content": parts}
+
+
+def with_images(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
+    """Extend a collator of TRL's to batches in which some rows have no image."""
+
+    def collate_rows(rows: list[dict[str, Any]]) -> Any:
+        if rows[0].keys() & set(IMAGE_COLUMNS):
+            texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
+            rows = [{**text, "images": images_of(row)} for text, row in zip(texts, rows, strict=True)]
+        return collate(rows)
+
+    return collate_rows
 
 
 def image_digest(value: Any) -> bytes:

@@ -19,7 +19,7 @@ from ..grading.decide import gold_problem
 from ..grading.equivalence import same_answer
 from ..grading.extraction import read_gold
 from ..grading.notation import NeedsAlgebra, Refused
-from ..messages import PLACEHOLDER
+from ..messages import PLACEHOLDER, shape_problem
 from .images import (
     DECODING_ERRORS,
     SeveralFrames,
@@ -31,8 +31,6 @@ from .images import (
     repaired_image,
 )
 
-# The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
-_MAX_ASPECT_RATIO = 200
 _MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small image in base64 has more
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 # A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
@@ -220,12 +218,8 @@ def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
     except DECODING_ERRORS as error:
         fix = "shrink it" if isinstance(error, PIL.Image.DecompressionBombError) else "save it again"
         raise RefusedValue("unreadable image", f"{where} cannot be decoded ({error}); {fix}") from error
-    width, height = image.size
-    if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
-        raise RefusedValue(
-            "image too long",
-            f"{where} is {width}×{height} pixels; sides may differ by a factor of {_MAX_ASPECT_RATIO} at most: crop it",
-        )
+    if problem := shape_problem(image):
+        raise RefusedValue("image too long", f"{where} {problem}: crop it")
     return stored if repaired is None else stored_image(repaired)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..data.images import images_of, with_plain_images
@@ -21,6 +21,7 @@ def sample_turns(
     seeds: Sequence[int],
     *,
     turns: int = 2,
+    hidden_columns: Collection[str] = frozenset(),
 ) -> list[list[Sample] | Failure]:
     """Sample all answers to each row; an answer that hit the length limit is the last.
 
@@ -33,6 +34,7 @@ def sample_turns(
         next_message: as `GroupGRPOTrainer.next_message`.
         seeds: one per row.
         turns: answers per row, at most.
+        hidden_columns: columns that `next_message` does not get to see, such as a trainer's `hidden_columns`.
     """
     answers: list[list[Sample]] = [[] for _ in rows]
     results: list[list[Sample] | Failure] = list(answers)
@@ -55,7 +57,8 @@ def sample_turns(
             answers[k].append(answer)
             if answer.finish_reason != "stop" or turn == turns - 1:
                 continue
-            message = next_message(with_plain_images(rows[k]), [each.text for each in answers[k]])
+            shown = {name: value for name, value in rows[k].items() if name not in hidden_columns}
+            message = next_message(with_plain_images(shown), [each.text for each in answers[k]])
             if message is None:
                 continue
             messages[k] += [{"role": "assistant", "content": answer.text}, checked_message(message)]

@@ -39,7 +39,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import Llava
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from ..compat import torchvision_free
-from ..training.model_card import MINIATURE_RECORD
+from ..data.folders import MINIATURE_RECORD
 from .corpus import corpus
 from .tokenizer import train_tokenizer
 

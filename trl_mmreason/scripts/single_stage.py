@@ -21,7 +21,6 @@ from ..data.folders import adapter_base, check_model_folder, lock_folder
 from ..data.row_loading import load_rows
 from ..data.row_sources import read_completions
 from ..jobs.store import Store
-from ..miniature.cold_start import cold_start
 from ..miniature.lessons import Lessons
 from ..miniature.models import FAMILIES, SIZES, build_model
 from ..miniature.tasks import CATEGORIES, SPLITS, make_dataset
@@ -37,6 +36,7 @@ from ..training.interruption import saves_before_it_ends
 from ..training.model_card import MINIATURE
 from ..training.resuming import finished_state, holds_model, left_by_a_run, resolve_checkpoint
 from ..training.sft import CompletionSFTConfig, CompletionSFTTrainer
+from .cold_start import cold_start
 from .refusals import WrongArgument, exit_on_refusal, hub_errors
 from .script_parser import ScriptParser, named_policy
 from .sections import DataArguments

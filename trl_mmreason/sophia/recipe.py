@@ -14,6 +14,7 @@ from ..grading import Grader, JudgeGrader
 from ..jobs.store import Store
 from ..miniature.captions import DESCRIBE
 from ..miniature.lessons import Lessons
+from ..miniature.reasoner import RuleReasoner, ask_miniature
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, problems_dataset
 from ..scripts.sections import StagedArguments, optional_section, setting_faults
@@ -66,8 +67,7 @@ def drawn_trajectories(
     Raises:
         ValueError: no trajectory earned anything.
     """
-    from ..compat.chat_template import token_counter
-    from ..miniature.reasoner import RuleReasoner, ask_miniature  # imported late: reports do not need transformers
+    from ..compat.chat_template import token_counter  # imported late: reports do not need transformers
 
     bounds = {"caption_sampling_params": SamplingParams(caption_tokens), "sampling_params": SamplingParams(tokens)}
     drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})

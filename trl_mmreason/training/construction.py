@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from datasets import ClassLabel, Dataset
-from peft.utils.other import TrainableTokensWrapper
 from transformers import AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
-from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
 from trl.data_utils import is_conversational, prepare_multimodal_messages
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from ..compat.adapters import prepare_head
 from ..compat.chat_template import tokenizer_of
 from ..compat.input_hooks import keep_one_input_hook
 from ..compat.known_images import encode_images_once
@@ -154,13 +153,14 @@ def check_rows(
                 f"{name}: {role} has the columns {column_names}, expected {expected} among them. "
                 f"Fix: {_source_of(columns)}"
             )
-        if isinstance(dataset, Dataset) and (prompt := dataset.select_columns("prompt")[0]["prompt"]):
+        if not isinstance(dataset, Dataset):
+            continue  # no row of a stream can be looked at
+        if prompt := dataset.select_columns("prompt")[0]["prompt"]:
             if followup is not None:
                 refuse_plain_prompt(name, prompt)
             with_system_message(prompt, system_prompt)  # raises where a prompt cannot have it
-        if isinstance(dataset, Dataset):
-            refuse_unseen_media(f"{name}: {role}", dataset)
-        if "answer" in columns and isinstance(dataset, Dataset):
+        refuse_unseen_media(f"{name}: {role}", dataset)
+        if "answer" in columns:
             if isinstance(dataset.features["answer"], ClassLabel):
                 raise ValueError(
                     f"{name}: the answers of {role} are numbers of classes (ClassLabel), which no model says. Fix: "
@@ -247,10 +247,8 @@ def check_turns(trainer: Any, followup: str | None, rollout_func: Any) -> None:
 
 def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
     path = model if isinstance(model, str) else model.config._name_or_path
-    if isinstance(model, str):
-        check_model_folder(path)
-    else:
-        check_model_path(path)
+    check = check_model_folder if isinstance(model, str) else check_model_path
+    check(path)
     if isinstance(model, str) and adapter_base(path) is not None:
         raise ValueError(
             f"{path} holds an adapter, expected a whole model. Pass PeftModel.from_pretrained(base, {path!r}, "
@@ -289,18 +287,6 @@ def refuse_missing_template(name: str, processing_class: Any, rows: Any) -> None
 def pad_left(processing_class: Any) -> None:
     """Pad on the left: generation and token types need the prompt at the right end."""
     tokenizer_of(processing_class).padding_side = "left"
-
-
-def with_images(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
-    """Extend a collator of TRL's to batches in which some rows have no image."""
-
-    def collate_rows(rows: list[dict[str, Any]]) -> Any:
-        if rows[0].keys() & set(IMAGE_COLUMNS):
-            texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
-            rows = [{**text, "images": images_of(row)} for text, row in zip(texts, rows, strict=True)]
-        return collate(rows)
-
-    return collate_rows
 
 
 def without_image_columns(rows: Any, processing_class: Any, name: str) -> Any:
@@ -388,14 +374,9 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
             some that no image reaches.
         reference_of: the policy whose reference this is.
     """
-    if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
-        raise ValueError(
-            "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
-            "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
-        )
+    prepare_head(policy)
     base = without_adapters(policy)
     exact_rotary_frequencies(base)
-    ensure_head_bias_attribute(policy)
     name_own_layers(base)
     use_whole_head(base)
     use_matrix_product_for_patches(base)
@@ -408,13 +389,3 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
         return
     trainer.args.ddp_find_unused_parameters = True
     trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
-
-
-def ensure_head_bias_attribute(model: Any) -> None:
-    """TRL's fused head asks the output embeddings for their bias, an attribute that PEFT's wrapper of rows lacks.
-
-    Without this an adapter with `trainable_token_indices` cannot be trained, tied or not.
-    """
-    head = model.get_output_embeddings()
-    if not hasattr(head, "bias"):
-        head.bias = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..functional import TOKEN_NORMALISED_LOSSES, aggregate_token_loss, informative_groups, k3_divergence
-from .facts import observe_groups
+from .facts import why_silent
+
+logger = logging.getLogger(__name__)
+
+SILENT_ROLLOUTS = 10
+"""Rollouts in a row without a group that teaches, after which a warning says so."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
 
 
 def observe_outcome(trainer: Any, outcome: GroupOutcome) -> None:
-    """Add the groups of a rollout to the facts of the run.
+    """Add the groups of a rollout to the facts of the run; warn once none has taught in many rollouts in a row.
 
     Args:
         trainer: a `GroupGRPOTrainer`.
@@ -56,8 +62,19 @@ def observe_outcome(trainer: Any, outcome: GroupOutcome) -> None:
         rows = _on_cpu(outcome.advantages)
         paid = torch.tensor([bool(row.nan_to_num().any()) for row in rows], device=outcome.keep.device)
         teaches = trainer.in_groups(paid & outcome.keep).any(dim=1)
-    dropped = {name: values[-1] for name, values in trainer._metrics["train"].items() if name.startswith("dropped_")}
-    observe_groups(trainer.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
+    facts = trainer.facts
+    facts.groups += len(teaches)
+    facts.taught += int(teaches.sum())
+    for name, shares in trainer._metrics["train"].items():
+        if name.startswith("dropped_"):
+            reason = name.removeprefix("dropped_")
+            mean = facts.dropped.get(reason, 0.0)
+            facts.dropped[reason] = mean + (shares[-1] - mean) * len(teaches) / facts.groups
+    facts.silent_rollouts = 0 if teaches.any() else facts.silent_rollouts + 1
+    if facts.silent_rollouts == SILENT_ROLLOUTS:
+        logger.warning(
+            "No group of answers had anything to teach in %d rollouts in a row: %s", SILENT_ROLLOUTS, why_silent(facts)
+        )
 
 
 def by_token(values: Tensor | list[Tensor], turn: Tensor, turns: int) -> Tensor:

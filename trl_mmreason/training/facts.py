@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Mapping, Sized
+from collections.abc import Sized
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import TrainOutput
 
+from ..compat.sharding import local_part
 from ..data.folders import write_whole
 from .model_card import FACTS_FILE
 from .resuming import newest_checkpoint
@@ -29,8 +30,6 @@ from .resuming import newest_checkpoint
 logger = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 5
-SILENT_ROLLOUTS = 10
-"""Rollouts in a row without a group that teaches, after which a warning says so."""
 MAX_DIFFERENCE = 0.1
 """Nats per token between sampled and trained policy, in the mean, above which they are two policies: bfloat16 makes
 about 0.01, and a wrong prompt, image or LM head more than 1."""
@@ -238,7 +237,7 @@ def check_finite(trainer: Trainer) -> None:
     """
     accelerator = trainer.accelerator
     weights = accelerator.unwrap_model(trainer.model).named_parameters()
-    wrong = next((name for name, weight in weights if not _is_finite(_local(weight))), None)
+    wrong = next((name for name, weight in weights if not _is_finite(local_part(weight))), None)
     if not accelerator.gather(torch.tensor([float(wrong is not None)], device=accelerator.device)).any():
         return
     where = f"{type(trainer).__name__}: weights hold NaN or infinity ({wrong or 'in another process'})"
@@ -268,26 +267,6 @@ def check_fills_a_rollout(trainer: Any) -> None:
             f"({args.generation_batch_size} answers, num_generations={trainer.num_generations}), so that no "
             "update would be made. Fix: more rows, or a smaller per_device_train_batch_size, "
             "gradient_accumulation_steps or steps_per_generation."
-        )
-
-
-def observe_groups(facts: RunFacts, teaches: Tensor, dropped: Mapping[str, float]) -> None:
-    """Count the groups of a rollout; warn once none has taught in many rollouts in a row.
-
-    Args:
-        facts: to add to.
-        teaches: (Q,) bool: an answer of the group has an advantage.
-        dropped: reason → share of the rollout's answers that are left out.
-    """
-    facts.groups += len(teaches)
-    facts.taught += int(teaches.sum())
-    for reason, share in dropped.items():
-        mean = facts.dropped.get(reason, 0.0)
-        facts.dropped[reason] = mean + (share - mean) * len(teaches) / facts.groups
-    facts.silent_rollouts = 0 if teaches.any() else facts.silent_rollouts + 1
-    if facts.silent_rollouts == SILENT_ROLLOUTS:
-        logger.warning(
-            "No group of answers had anything to teach in %d rollouts in a row: %s", SILENT_ROLLOUTS, why_silent(facts)
         )
 
 
@@ -405,7 +384,7 @@ def _digests(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _digest(weight: Tensor, factors: Tensor) -> tuple[int, ...]:
     """For each chunk the sum of its entries' bits times random factors, so that changes do not cancel out."""
-    values = _local(weight).detach().contiguous()
+    values = local_part(weight).detach().contiguous()
     bits = values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
     factors = factors.to(bits.device)  # parts of a model may lie elsewhere
     return tuple(int((chunk * factors[: len(chunk)]).sum()) for chunk in bits.flatten().split(_CHUNK))
@@ -415,12 +394,3 @@ def _is_finite(values: Tensor) -> bool:
     if values.element_size() == 1:  # quantised
         return True
     return all(bool(chunk.isfinite().all()) for chunk in values.detach().flatten().split(_CHUNK))
-
-
-def _local(tensor: Any) -> Tensor:
-    """This process's part of a weight or gradient of any engine."""
-    if hasattr(tensor, "ds_tensor"):
-        part = tensor.ds_tensor
-        rank = torch.distributed.get_rank(getattr(tensor, "ds_process_group", None))
-        return part.flatten()[: max(0, tensor.ds_numel - rank * part.numel())]  # without padding, which is not set
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

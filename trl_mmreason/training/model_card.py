@@ -15,7 +15,7 @@ from typing import Any
 from accelerate.utils import is_peft_model
 from huggingface_hub import ModelCard
 
-from ..data.folders import write_whole
+from ..data.folders import MINIATURE_RECORD, write_whole
 from ..messages import text_of
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ FACTS_FILE = "facts.json"
 """What the last training of a run did, in its folder; see `facts.py`."""
 MINIATURE = "miniature/"
 """What names of the drawn tasks, and of the models built for them, begin with."""
-MINIATURE_RECORD = "trl_mmreason_miniature"
-"""Entry of a model's configuration for those that `trl_mmreason.miniature` built: family/size."""
 
 _OWNED_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _NO_RESULTS = "No evaluation lies beside this model.\n\n"

@@ -14,7 +14,7 @@ from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 from ..compat.chat_template import tokenizer_of
 from ..compat.model_parts import freeze_vision_encoder
 from ..compat.precision import settle_on_cpu
-from ..data.images import IMAGE_COLUMNS
+from ..data.images import IMAGE_COLUMNS, with_images
 from ..messages import completion_text
 from .checkpoint import CheckpointRestoreMixin
 from .config_values import refuse_impossible
@@ -28,7 +28,6 @@ from .construction import (
     load_policy_processor,
     prepare_models,
     search_no_weights,
-    with_images,
     without_image_columns,
 )
 from .documented import documented

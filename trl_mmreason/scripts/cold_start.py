@@ -21,9 +21,9 @@ from ..generation.engine import Failure, SamplingParams
 from ..generation.protocols import Direct, last_verdict
 from ..generation.transformers_engine import TransformersEngine
 from ..jobs.answering import answer_in_memory
+from ..miniature.lessons import Lessons, demonstrations
+from ..miniature.tasks import make_problems, problems_dataset
 from ..training.stop_at_accuracy import StopAtAccuracy
-from .lessons import Lessons, demonstrations
-from .tasks import make_problems, problems_dataset
 
 _BATCH = 32
 _MAX_STEPS = 1500
