@@ -32,6 +32,7 @@ CASES = {
 
 
 TURNS = {"turns qwen2_5_vl": [], "turns internvl": []}  # three turns, with images in the user's messages
+TOOLS = {"tools qwen3_vl": []}  # two, with images that tools return before either answer
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +44,9 @@ def runs(tmp_path_factory):
         if case not in made:
             method, family = case.split()
             folder = tmp_path_factory.mktemp(f"{method}_{family}")
-            launch("engines/vllm_colocated.py", 1, family, method, folder, *{**CASES, **TURNS}[case], seconds=300)
+            launch(
+                "engines/vllm_colocated.py", 1, family, method, folder, *{**CASES, **TURNS, **TOOLS}[case], seconds=300
+            )
             made[case] = torch.load(folder / "results_0.pt")
         return made[case]
 
@@ -95,6 +98,16 @@ def test_images_that_the_user_shows_later_agree(runs, case):
     first, *_ = rollouts = runs(case)["rollouts"]
     assert first["turn"][first["mask"]].unique().tolist() == [1, 2, 3]
     assert first["pictures"].max() > 2  # no question has more
+    for number, rollout in enumerate(rollouts):
+        found = differences(rollout)
+        assert found.mean() < TOLERANCE, f"rollout {number}: {found.mean()} nats"
+
+
+@pytest.mark.parametrize("case", TOOLS)
+def test_images_that_tools_return_agree(runs, case):
+    rollouts = runs(case)["rollouts"]
+    assert rollouts[0]["turn"][rollouts[0]["mask"]].max() > 2  # with calls that come before an answer
+    assert rollouts[0]["pictures"].max() > 2
     for number, rollout in enumerate(rollouts):
         found = differences(rollout)
         assert found.mean() < TOLERANCE, f"rollout {number}: {found.mean()} nats"

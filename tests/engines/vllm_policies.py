@@ -1,10 +1,12 @@
 """What the scripts of the vLLM tests build: policies, rows, trainers, and what they keep of each rollout."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from PIL import Image
 from several_turns import TURNS, AsksAgain, length_reward
 from support import SMALL_RUN, ParityGrader, drawn_rows, is_even, recorded_batches
 from transformers import BitsAndBytesConfig
@@ -14,6 +16,7 @@ from trl_mmreason import (
     AdaPOTrainer,
     ChainOfStepGRPOConfig,
     ChainOfStepGRPOTrainer,
+    GroupGRPOTrainer,
     RolloutConfig,
     SelfEvolutionConfig,
     SelfEvolutionTrainer,
@@ -100,6 +103,22 @@ def evenness(completions, **_):
     return [float(is_even(completion[-1]["content"])) for completion in completions]
 
 
+def crop(side: int) -> list:
+    """Show an image.
+
+    Args:
+        side: its width in pixels.
+    """
+    return [{"type": "image", "image": Image.new("RGB", (side, 56), "red")}, {"type": "text", "text": "Here."}]
+
+
+def random_calls(tokenizer, ids, **_):
+    """Read the even answers of a random policy, which cannot write calls, as calls."""
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    call = {"type": "function", "function": {"name": "crop", "arguments": {"side": 28 * (1 + len(ids) % 3)}}}
+    return {"role": "assistant", "content": text, **({"tool_calls": [call]} if is_even(text) else {})}
+
+
 class EveryOtherGrader:
     """Calls every other answer right, so that each group of SOPHIA's GRPO has right and wrong ones."""
 
@@ -132,6 +151,12 @@ def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0,
     if method == "turns":
         args = RolloutConfig(str(folder), **run, beta=0.001)
         return AsksAgain(policy, length_reward, args, max_turns=TURNS, **shared)
+    if method == "tools":
+        run |= {"max_completion_length": 48, "max_tool_calling_iterations": 2}  # what tools return counts
+        args = RolloutConfig(str(folder), **run, beta=0.001)
+        trainer = GroupGRPOTrainer(policy, evenness, args, followup="Sure?", tools=[crop], **shared)
+        trainer._tokenizer.parse_response = partial(random_calls, trainer._tokenizer)
+        return trainer
     shared["reward_funcs"] = evenness
     if method == "srpo":
         args = SRPOConfig(str(folder), **run, reflection_prompt=None, filter_min_accuracy=0.0)
