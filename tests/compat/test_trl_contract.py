@@ -147,7 +147,7 @@ def test_prompts_are_gathered_without_images(checkpoints, rows, tmp_path):
 def test_trl_still_processes_images_again_to_score_answers():
     source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
     call = "self.processing_class(images=images, text=prompts_text, padding=True"
-    assert source.count("self.processing_class(") == source.count(call) == 1, "`ProcessedPrompts` may go"
+    assert source.count("self.processing_class(") == source.count(call) == 1, "`fields_of_rows` may go"
     assert source.index("self._generate(prompts)") < source.index(call) < source.index("self._calculate_rewards(")
 
 

@@ -191,7 +191,7 @@ def rollout_of(batch):
         "initial": batch["ref_per_token_logps"],
         "mask": mask,
         "turn": turn,
-        "pictures": torch.tensor(batch["num_images"]),
+        "pictures": torch.tensor([len(next(iter(row["image"].values()), [])) for row in batch["fields"]]),
         "completion_ids": batch["completion_ids"],
         "prompt_ids": batch["prompt_ids"],
         "prompt_mask": batch["prompt_mask"],

@@ -16,6 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.adapo.trainer import TrajectoryType
+from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
@@ -205,20 +206,23 @@ def prepared_batch(trainer, rows=None) -> dict:
     return trainer._generate_and_score_completions(rows)
 
 
-IMAGE_FIELDS = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
+def whole(batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, L) ids and attention mask of prompts and completions."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    return ids, torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+
+
+def scored(trainer, batch, **flags) -> tuple:
+    """Log-probabilities, entropies and auxiliary loss of a batch's completions, as the trainer computes them."""
+    with replaced(trainer, _fields=batch.get("fields")):
+        columns = batch["completion_ids"].shape[1]
+        return trainer._get_per_token_logps_and_entropies(trainer.model, *whole(batch), columns, **flags)
 
 
 def logps_of(trainer, batch) -> torch.Tensor:
     """(B, T) log-probabilities of a batch's completions under the policy; 0 in padding."""
     with torch.no_grad():
-        logps, _, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            batch["completion_ids"].shape[1],
-            **{name: batch[name] for name in IMAGE_FIELDS if name in batch},
-        )
-    return logps * batch["completion_mask"]
+        return scored(trainer, batch)[0] * batch["completion_mask"]
 
 
 def assert_linear(read, piece: str, characters: int) -> None:

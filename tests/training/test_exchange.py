@@ -21,8 +21,6 @@ def micro_batches(lengths):
         width, shown = max(lengths) - 1, lengths[start : start + 2]
         mask = (torch.arange(width) < torch.tensor(shown).unsqueeze(1) - 1).long()
         images = [length % 3 for length in shown]
-        grids = [[1, 1, length] for length, count in zip(shown, images, strict=True) for _ in range(count)]
-        patches = [float(length) for length, count in zip(shown, images, strict=True) for _ in range(count * length)]
         prompt = torch.tensor(shown).unsqueeze(1)
         made.append(
             {
@@ -33,10 +31,13 @@ def micro_batches(lengths):
                 "turn": 1 + mask,
                 "advantages": torch.tensor(shown).float(),
                 "kl_coefs": (prompt * mask).float(),
-                "mm_token_type_ids": torch.cat([prompt, mask], dim=1),
-                "pixel_values": torch.tensor(patches).unsqueeze(1),
-                "image_grid_thw": torch.tensor(grids, dtype=torch.long).view(-1, 3),
-                "num_images": images,
+                "fields": [
+                    {
+                        "token": {"types": [1] * length},
+                        "image": {"pixels": torch.full((count * length, 1), float(length))} if count else {},
+                    }
+                    for length, count in zip(shown, images, strict=True)
+                ],
                 "num_items_in_batch": torch.tensor(7),
                 "old_per_token_logps": None,
             }
@@ -50,7 +51,7 @@ def shared_out(window, differ):
     batches = micro_batches(LENGTHS[accelerator.process_index])
     if differ and accelerator.process_index == 1:
         for batch in batches:
-            del batch["mm_token_type_ids"]
+            del batch["fields"]
     return sort_by_length(batches, window, accelerator)
 
 
@@ -99,10 +100,12 @@ def test_rows_change_the_process_with_all_their_fields(window, differ, expected)
             assert batch["advantages"].tolist() == lengths
             assert batch["kl_coefs"].tolist() == ids  # a value per token, as those here
             images = [length % 3 for length in lengths]
-            assert batch["num_images"] == images
-            shown = [length for length, count in zip(lengths, images, strict=True) for _ in range(count)]
-            assert batch["image_grid_thw"][:, 2].tolist() == shown
-            assert batch["pixel_values"].squeeze(1).tolist() == [length for length in shown for _ in range(length)]
+            for fields, length, count in zip(batch.get("fields", []), lengths, images, strict=False):
+                assert fields["token"] == {"types": [1] * length}
+                assert [value.tolist() for value in fields["image"].values()] == (
+                    [[[length]] * (count * length)] if count else []
+                )
+            assert ("fields" in batch) == (not differ or batches is found[0])
             assert (batch["num_items_in_batch"], batch["old_per_token_logps"]) == (torch.tensor(7), None)
 
 

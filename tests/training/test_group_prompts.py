@@ -8,8 +8,10 @@ from support import FAMILY_NAMES, adapo_trainer, drawn_rows, full_but
 from trl import GRPOTrainer
 from trl.data_utils import apply_chat_template, prepare_multimodal_messages
 
+from trl_mmreason.generation.batch import Prompt
 from trl_mmreason.training import sampled_turns
-from trl_mmreason.training.group_prompts import GroupPrompts, ProcessedPrompts
+from trl_mmreason.training.group_prompts import GroupPrompts
+from trl_mmreason.training.padding import model_inputs
 
 GROUP = 4
 
@@ -50,10 +52,13 @@ def test_scored_images_are_those_that_trl_processes_again(family, checkpoints, r
     _, images, grouped = trainer._tokenize_prompts(prompts)
     texts = [apply_chat_template({"prompt": prompt}, processor)["prompt"] for prompt in prompts]
     asked = {"images": [row or [] for row in images], "text": texts, "padding": True, "return_tensors": "pt"}
-    expected, found = (
-        processor(**asked),
-        ProcessedPrompts(processor, [grouped.prompt(row) for row in range(len(prompts))])(**asked),
-    )
+    expected = dict(processor(**asked))
+    read = [grouped.prompt(row) for row in range(len(prompts))]
+    fields = [{"token": each.token_fields, "image": each.image_fields} for each in read]
+    assert expected.pop("input_ids")[expected["attention_mask"].bool()].tolist() == [
+        i for each in read for i in each.ids
+    ]
+    found = model_inputs(fields, expected.pop("attention_mask"))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name
@@ -86,18 +91,18 @@ def test_the_processor_is_back_after_a_rollout(fails, checkpoints, tmp_path, mon
 def test_a_group_is_tokenised_once(prompts):
     asked = []
 
-    def tokenize(given):
+    def encode(given):
         asked.append(given)
-        return [[1, 2]], None, {}
+        return Prompt([1, 2], {}, {}), []
 
-    grouped = GroupPrompts(tokenize, [*prompts, prompts[0]])
-    assert asked == [[prompts[0]], [prompts[GROUP]], [prompts[2 * GROUP]], [prompts[0]]]  # only runs are looked at
+    grouped = GroupPrompts(encode, [*prompts, prompts[0]])
+    assert asked == [prompts[0], prompts[GROUP], prompts[2 * GROUP], prompts[0]]  # only runs are looked at
     assert grouped.distinct() == ([[1, 2]] * 4, None, {})
 
 
 def test_a_row_that_says_nothing_of_its_tokens_has_text_alone():
-    told = {"long": ([[1, 2, 3]], None, {}), "short": ([[4, 5]], None, {"mm_token_type_ids": [[1, 0]]})}
-    grouped = GroupPrompts(lambda given: told[given[0]], ["long", "short"])
+    told = {"long": Prompt([1, 2, 3], {}, {}), "short": Prompt([4, 5], {"mm_token_type_ids": [1, 0]}, {})}
+    grouped = GroupPrompts(lambda given: (told[given], []), ["long", "short"])
     assert grouped.distinct() == ([[1, 2, 3], [4, 5]], None, {"mm_token_type_ids": [[0, 0, 0], [1, 0]]})
 
 
@@ -123,7 +128,7 @@ def test_beams_search_from_each_row_with_its_images(checkpoints, rows, prompts, 
 def test_equal_questions_about_different_images_are_two_prompts():
     first, second, _ = drawn_rows(3)
     asked = [prepare_multimodal_messages(first["prompt"], images=row["images"][:1]) for row in (first, second)]
-    assert GroupPrompts(lambda given: ([[1]], None, {}), asked).place == [0, 1]
+    assert GroupPrompts(lambda given: (Prompt([1], {}, {}), []), asked).place == [0, 1]
 
 
 @pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILY_NAMES))

@@ -3,6 +3,7 @@
 import torch
 from PIL import ImageOps
 from support import adapo_trainer, load, logps_of, prepared_batch, recorded_batches
+from trl.data_utils import prepare_multimodal_messages
 
 
 def scored_logps(trainer, rows):
@@ -13,21 +14,11 @@ def scored_logps(trainer, rows):
 
 def with_other_image(trainer, batch, rows, row):
     """The batch as it would be had sample `row` shown other images; its completions stay the same."""
-    rows = [dict(each) for each in rows]
-    rows[row]["images"] = [ImageOps.invert(image) for image in rows[row]["images"]]
-    changed, _ = images_of(trainer, rows)
-    return {**batch, **changed}
-
-
-def images_of(trainer, rows):
-    from trl.data_utils import prepare_multimodal_messages
-
-    prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
-    text = trainer.processing_class.apply_chat_template(prompts, tokenize=False, add_generation_prompt=True)
-    inputs = trainer.processing_class(
-        images=[row["images"] for row in rows], text=text, padding=True, return_tensors="pt"
-    )
-    return {name: inputs[name] for name in ("pixel_values", "image_grid_thw", "image_sizes") if name in inputs}, inputs
+    images = [ImageOps.invert(image) for image in rows[row]["images"]]
+    shown, _ = trainer._encode((prepare_multimodal_messages(rows[row]["prompt"], images=images), None))
+    fields = list(batch["fields"])
+    fields[row] = {**fields[row], "image": shown.image_fields}
+    return {**batch, "fields": fields}
 
 
 def test_a_samples_log_probabilities_depend_on_its_own_images_only(family, checkpoints, rows, tmp_path):

@@ -7,7 +7,6 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from support import (
-    IMAGE_FIELDS,
     ParityGrader,
     adapo_config,
     adapo_trainer,
@@ -16,12 +15,13 @@ from support import (
     full_but,
     prepared_batch,
     weights_of,
+    whole,
 )
 from trl import GRPOTrainer
 
 from trl_mmreason import AdaPOTrainer
 from trl_mmreason.training import grpo
-from trl_mmreason.training.padding import carries_loss, cut_to_longest, score_by_length, sort_by_length
+from trl_mmreason.training.padding import carries_loss, cut_to_longest, model_inputs, score_by_length, sort_by_length
 
 LENGTHS = [3, 9, 4, 8, 2, 7, 5, 6]
 
@@ -33,8 +33,7 @@ def micro_batches(lengths, size):
         {
             "prompt_mask": torch.stack(masks[start : start + size])[:, :1],
             "completion_mask": torch.stack(masks[start : start + size])[:, 1:],
-            "pixel_values": torch.tensor(lengths[start : start + size]).repeat_interleave(2).float().unsqueeze(1),
-            "num_images": [2] * size,
+            "fields": [{"image": {"pixels": torch.tensor([length])}} for length in lengths[start : start + size]],
             "num_items_in_batch": torch.tensor(7),
             "tool_mask": None,
         }
@@ -54,8 +53,8 @@ def test_the_longest_rows_of_an_optimizer_step_come_first(window, expected):
     made = sort_by_length(micro_batches(LENGTHS, 2), window, Accelerator(cpu=True))
     assert [(each["prompt_mask"].sum(1) + each["completion_mask"].sum(1)).tolist() for each in made] == expected
     for each, lengths in zip(made, expected, strict=True):
-        assert each["pixel_values"].squeeze(1).tolist() == [lengths[0]] * 2 + [lengths[1]] * 2
-        assert (each["num_images"], each["num_items_in_batch"], each["tool_mask"]) == ([2, 2], 7, None)
+        assert [row["image"]["pixels"].tolist() for row in each["fields"]] == [[length] for length in lengths]
+        assert (each["num_items_in_batch"], each["tool_mask"]) == (7, None)
 
 
 def test_rows_that_carry_no_loss_come_last():
@@ -78,11 +77,16 @@ def test_some_rows_are_scored_alone(rows, scored, otherwise):
     mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]])
     weight, passes = torch.ones((), requires_grad=True), []
 
-    def score(ids, mask, kept, **_):
+    def score(fields, ids, mask, kept, **_):
         passes.append(sorted(ids[:, 0].tolist()))
         return ids[:, -kept:] * weight, ids[:, -kept:] * 2.0, None
 
-    asked = {"rows": torch.tensor(rows).bool(), "otherwise": otherwise, "compute_entropy": True}
+    asked = {
+        "fields": [{"token": {}, "image": {}}] * 4,
+        "rows": torch.tensor(rows).bool(),
+        "otherwise": otherwise,
+        "compute_entropy": True,
+    }
     logps, entropies, _ = score_by_length(score, ids, mask, 2, **asked)
     assert passes == [scored]
     rest = 0.0 if otherwise is None else -5.0
@@ -96,39 +100,46 @@ def test_columns_that_are_padding_in_every_row_are_cut_away():
     """Two prompts of 1 and 2 tokens of 4, completions of 1 and 2 of 3."""
     mask = torch.tensor([[0, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0]])
     ids = torch.arange(14).view(2, 7)
-    inputs = {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": ids, "pixel_values": ids}
-    cut, kept = cut_to_longest(inputs, 3)
+    ids, mask, kept = cut_to_longest(ids, mask, 3)
     assert kept == 2
-    for name in ("input_ids", "mm_token_type_ids"):
-        assert cut[name].tolist() == [[2, 3, 4, 5], [9, 10, 11, 12]]
-    assert cut["attention_mask"].tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
-    assert cut["pixel_values"] is ids
+    assert ids.tolist() == [[2, 3, 4, 5], [9, 10, 11, 12]]
+    assert mask.tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
+
+
+def test_fields_stand_where_their_tokens_do_and_images_follow_each_other():
+    """The second row has text alone; the first one's completion was masked after its first token."""
+    mask = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+    image = torch.tensor([[0.5]])
+    rows = [{"token": {"types": [1, 2, 3, 4]}, "image": {"pixels": image}}, {"token": {}, "image": {}}]
+    found = model_inputs(rows, mask)
+    assert found["types"].tolist() == [[0, 1, 2, 3, 0], [0] * 5]
+    assert model_inputs([rows[0]] * 2, mask)["pixels"].tolist() == [[0.5], [0.5]]
+    assert model_inputs([rows[1]], mask[1:]) == {}
 
 
 def test_a_column_of_completions_stays():
     """Such as where all completions were cut by the bound, and TRL masks them."""
     mask = torch.tensor([[0, 1, 1, 1, 0, 0]])
-    cut, kept = cut_to_longest({"input_ids": mask, "attention_mask": mask}, 2)
-    assert (cut["input_ids"].shape[1], kept) == (4, 1)
+    ids, _, kept = cut_to_longest(mask, mask, 2)
+    assert (ids.shape[1], kept) == (4, 1)
 
 
 def test_scores_are_those_of_trl_in_passes_of_any_size(family, checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows)
     batch = prepared_batch(trainer, rows[:8])  # one image, two, none, one, two, none, one, two
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-    fields = {name: batch[name] for name in IMAGE_FIELDS if name in batch}
+    (ids, mask), fields = whole(batch), batch["fields"]
     kept, columns = batch["completion_mask"].shape[1], []
-    score = partial(GRPOTrainer._get_per_token_logps_and_entropies, trainer, trainer.model)
 
-    def watched(ids, *args, **kwargs):
+    def score(fields, ids, *args, **kwargs):
         columns.append(ids.numel())
-        return score(ids, *args, **kwargs)
+        model = partial(trainer.model, **fields)
+        return GRPOTrainer._get_per_token_logps_and_entropies(trainer, model, ids, *args, **kwargs)
 
     with torch.no_grad():
-        expected = score(ids, mask, kept, compute_entropy=True, **fields)
+        expected = score(model_inputs(fields, mask), ids, mask, kept, compute_entropy=True)
+        columns.clear()
         for size in (None, 3, 1):
-            found = score_by_length(watched, ids, mask, kept, size, compute_entropy=True, **fields)
+            found = score_by_length(score, ids, mask, kept, size, compute_entropy=True, fields=fields)
             for mine, theirs in zip(found[:2], expected[:2], strict=True):
                 assert mine.shape == theirs.shape
                 torch.testing.assert_close(
@@ -160,8 +171,10 @@ class OfTRL(DropsEveryThird):
 
     _prepare_inputs = GRPOTrainer._prepare_inputs
 
-    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-        outputs = GRPOTrainer._get_per_token_logps_and_entropies(self, *args, **kwargs)
+    def _get_per_token_logps_and_entropies(self, model, ids, mask, *args, batch_size=None, **kwargs):
+        model = partial(model, **model_inputs(self._fields, mask))
+        flags = {name: value for name, value in kwargs.items() if value is not None}
+        outputs = GRPOTrainer._get_per_token_logps_and_entropies(self, model, ids, mask, *args, **flags)
         self._policy_logps = outputs[0]
         return outputs
 

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from datasets import Dataset
-from support import adapo_trainer, changed_weights, is_even, load, prepared_batch, weights_of
+from support import adapo_trainer, changed_weights, is_even, load, prepared_batch, scored, weights_of, whole
 
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.compat.chat_template import next_turn_ids
+from trl_mmreason.training.padding import model_inputs
 
 
 def spy_on_generation(trainer):
@@ -101,25 +102,15 @@ def test_what_the_user_says_carries_no_loss_kl_or_entropy(family, checkpoints, r
         assert trainer._metrics["train"][name][-1] == pytest.approx(value, abs=1e-6)
     assert loss_with(ref_per_token_logps=batch["ref_per_token_logps"] + 0.5 * kept) != pytest.approx(loss.item())
 
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-    names = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
-    images = {name: batch[name] for name in names if name in batch}
-    _, entropies, _ = trainer._get_per_token_logps_and_entropies(
-        trainer.model, ids, attention, asked.shape[1], compute_entropy=True, **images
-    )
+    _, entropies, _ = scored(trainer, batch, compute_entropy=True)
     assert logged["entropy"] == pytest.approx(entropies[kept].mean().item(), rel=1e-5)
 
 
 def completion_logits(trainer, batch):
     """Logits that predict each token of the completions, of the whole sequence in one forward pass."""
-    names = ("pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids")
+    ids, mask = whole(batch)
     with torch.no_grad():
-        logits = trainer.model(
-            input_ids=torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-            attention_mask=torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            **{name: batch[name] for name in names if name in batch},
-        ).logits
+        logits = trainer.model(input_ids=ids, attention_mask=mask, **model_inputs(batch["fields"], mask)).logits
     return logits[:, batch["prompt_ids"].shape[1] - 1 : -1]
 
 
@@ -166,7 +157,8 @@ def test_a_processor_that_pads_right_is_put_right(checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"processing_class": processor})
     batch = prepared_batch(trainer)
     image = batch["prompt_ids"] == trainer.model.config.image_token_id
-    types = batch["mm_token_type_ids"][:, : image.shape[1]].bool()
+    _, mask = whole(batch)
+    types = model_inputs(batch["fields"], mask)["mm_token_type_ids"][:, : image.shape[1]].bool()
     assert image.any()
     assert torch.equal(image, types)
 
@@ -215,10 +207,11 @@ def written(row):
 def test_no_image_may_be_written_as_none(checkpoints, rows, tmp_path):
     empty = [{**row, "images": None} for row in rows[:8]]
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
-    assert "pixel_values" not in prepared_batch(trainer, empty)
+    assert not any(row["image"] for row in prepared_batch(trainer, empty)["fields"])
     single = [{"prompt": row["prompt"], "answer": "1", "image": None} for row in rows[:7]]
     single.append({"prompt": rows[0]["prompt"], "answer": "1", "image": rows[0]["images"][0]})
-    assert trainer._generate_and_score_completions(single)["num_images"] == [0] * 7 + [1]
+    fields = trainer._generate_and_score_completions(single)["fields"]
+    assert [len(row["image"].get("image_grid_thw", [])) for row in fields] == [0] * 7 + [1]
 
 
 def test_evaluation_runs_both_turns_and_counts_every_question_once(checkpoints, rows, tmp_path):

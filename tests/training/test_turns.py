@@ -44,7 +44,7 @@ def test_a_conversation_goes_on_by_what_was_answered(checkpoints, family, rows, 
             goes_on = turn.ended and number + 1 < TURNS and trainer.next_message(each.row, answers) is not None
             assert (number < len(each.said)) == goes_on == (number + 1 < len(each.turns))
         own = images_of(each.row)
-        assert len(each.images) == batch["num_images"][place] == len(own) + sum(len(said.images) for said in each.said)
+        assert len(each.images) == len(own) + sum(len(said.images) for said in each.said)
         seen |= {(len(each.turns), bool(own), any(said.images for said in each.said))}
         sampled = batch["completion_mask"][place].bool() & batch["tool_mask"][place].bool()
         assert sampled.sum() == sum(len(turn.ids) for turn in each.turns)
@@ -117,7 +117,8 @@ def test_evaluation_reads_the_same_tokens(checkpoints, family, tmp_path, says):
         ]
         ends = [*each.turns[-2].ids, *each.said[-1].unexpanded_ids]
         assert given["prompt_token_ids"][-len(ends) :] == ends
-    assert batch["num_images"] == [len(each.images) for each in trainer.trajectories]
+    shown = [len(row["image"].get("image_grid_thw", [])) for row in batch["fields"]]
+    assert shown == [len(each.images) for each in trainer.trajectories]
 
 
 class PaysTokens(AsksAgain):
@@ -248,7 +249,7 @@ def test_an_image_of_a_shape_that_no_processor_takes_is_refused(processor, size)
 
     def said(size):
         message = {"role": "user", "content": [{"type": "image", "image": Image.new("RGB", size)}]}
-        return next_turn(processor, message, eos_token_ids=[processor.tokenizer.eos_token_id])
+        return next_turn(processor, [checked_message(message)], eos_token_ids=[processor.tokenizer.eos_token_id])
 
     told = (
         rf"^next_message returned an image that is {size[0]}×{size[1]} pixels; .* factor of 200 at most\. Fix: a larger"

@@ -22,11 +22,13 @@ from torch.nn.functional import pad
 
 from .model_parts import without_adapters
 from .sharding import is_sharded
-from .vision_passes import PIXELS, vision_weights
+from .vision_passes import vision_weights
 
 KEPT = 2**30
 """Bytes of features that are kept in main memory, for each model: 256 images of 1,024 tokens and 2,048 channels."""
 
+PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")
+"""Fields of images that can be told apart here; a family that reads others encodes as before."""
 _OPTIONS = ("vision_feature_layer", "vision_feature_select_strategy", "output_hidden_states")
 _OUTPUTS = {"last_hidden_state", "pooler_output", "hidden_states", "attentions", "deepstack_features"}
 _FACTORS = torch.randint(1, 2**62, (4096,), generator=torch.Generator().manual_seed(0)) * 2 + 1  # odd
@@ -127,9 +129,10 @@ class KnownImages:
     def _encode_these(self, places: list[int], images: Sequence[Tensor], sizes: dict[str, Tensor]) -> list[Features]:
         pixels = torch.cat([images[place] for place in places])
         outputs = self._encode(pixels, **{name: value[places] for name, value in sizes.items()}, return_dict=True)
-        if not outputs.keys() <= _OUTPUTS or len(outputs.pooler_output) != len(places):
+        pooled = outputs.get("pooler_output")
+        if not outputs.keys() <= _OUTPUTS or pooled is None or len(pooled) != len(places):
             raise _OtherOutputs
-        pooled, layers = outputs.pooler_output, getattr(outputs, "deepstack_features", None) or []
+        layers = getattr(outputs, "deepstack_features", None) or []
         flat = any(isinstance(layer, Tensor) for layer in layers)  # up to transformers 5.17
         if flat:
             layers = [layer.split([len(image) for image in pooled]) for layer in layers]

@@ -9,6 +9,7 @@ are, and the gradient of the vision encoder is zero where it would be missing.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,8 +20,7 @@ from transformers import Cache, ProcessorMixin
 from .model_parts import without_adapters
 from .sharding import is_sharded
 
-_SIDE = 32  # pixels; a processor scales it to what its model needs at least
-PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # fields that describe an image
+_SIDE = 64  # pixels; of 32 Mistral 3 makes one token, which its projector takes for none
 
 
 def ensure_image_pass(model: Any, processing_class: Any) -> ImageHooks | None:
@@ -52,9 +52,9 @@ class ImageHooks:
     """
 
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
-        parameters = inspect.signature(model.forward).parameters
         inputs = processor.image_processor(images=[Image.new("RGB", (_SIDE, _SIDE))], return_tensors="pt")
-        self._image = {name: inputs[name] for name in PIXELS if name in inputs and name in parameters}
+        names = image_fields(model)
+        self._image = {name: torch.as_tensor(value) for name, value in inputs.items() if name in names}
         self._model = model
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
 
@@ -73,7 +73,7 @@ class ImageHooks:
     def _before_model(self, model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         pixels = kwargs.get("pixel_values")
         if pixels is not None and len(pixels) == 0:  # a text-only micro-batch out of a batch with images
-            kwargs, pixels = {name: value for name, value in kwargs.items() if name not in PIXELS}, None
+            kwargs, pixels = {name: value for name, value in kwargs.items() if name not in self._image}, None
         # Images come with a prompt, before an answer. Asking a static cache for its length would wait for the device.
         ids, caches = kwargs.get("input_ids"), [value for value in kwargs.values() if isinstance(value, Cache)]
         begun = bool(caches) and ids is not None and ids.shape[1] == 1
@@ -92,13 +92,29 @@ class ImageHooks:
     def _zero(self) -> Tensor:
         """A zero that depends on every weight an image uses."""
         model = self._model
-        image = {name: value.to(model.device) for name, value in self._image.items()}
-        features = model.get_image_features(**image, return_dict=True)
-        used = [features.pooler_output, *(getattr(features, "deepstack_features", None) or [])]
+        image = {
+            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+            for name, value in self._image.items()
+        }
+        used = model.get_image_features(**image, return_dict=True)
+        if used.get("pooler_output") is not None:  # what else there is may be of layers that no image uses
+            used = [used.pooler_output, getattr(used, "deepstack_features", None)]
         # what joins the pieces of an image belongs to no layer: LLaVA-NeXT's image_newline
         loose = [weight for part in (model, model.base_model) for weight in part.parameters(recurse=False)]
         return sum((0 * part.sum() for part in _tensors([used, loose])), torch.zeros((), device=model.device))
 
 
+def image_fields(model: Any) -> set[str]:
+    """Names of the processor's fields that a model encodes images from."""
+    names = inspect.signature(model.get_image_features).parameters.keys()
+    if "pixel_values" not in names:  # it hands on what its inner model takes
+        names = inspect.signature(model.base_model.get_image_features).parameters.keys()
+    return set(names)
+
+
 def _tensors(nested: Any) -> list[Tensor]:
-    return [nested] if isinstance(nested, Tensor) else [part for one in nested for part in _tensors(one)]
+    """All tensors of floating-point numbers in an output of a model, whatever its form."""
+    if isinstance(nested, Tensor):
+        return [nested] if nested.is_floating_point() else []
+    parts = nested.values() if isinstance(nested, Mapping) else nested if isinstance(nested, (list, tuple)) else ()
+    return [part for one in parts for part in _tensors(one)]

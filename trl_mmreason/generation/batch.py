@@ -169,13 +169,19 @@ def encode(
         images: images, put before the first user message.
         **template: arguments of the chat template.
     """
-    conversation = conversation_of(processing_class, messages, images or [])
+    return encode_conversation(processing_class, conversation_of(processing_class, messages, images or []), **template)
+
+
+def encode_conversation(
+    processing_class: ProcessingClass, conversation: Sequence[Mapping[str, Any]], **template: Any
+) -> Prompt:
+    """Render a conversation, whose images stand among its parts, up to the assistant's turn."""
     fields = dict(
         processing_class.apply_chat_template(
-            [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, **template
+            [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt", **template
         )
     )
-    ids = list(fields.pop("input_ids")[0])
+    ids = fields.pop("input_ids")[0].tolist()
     del fields["attention_mask"]
     # What some tokenizers say besides, such as token types, their models do not take.
     return as_prompt(ids, fields if isinstance(processing_class, ProcessorMixin) else {})
@@ -185,10 +191,11 @@ def as_prompt(ids: list[int], fields: Mapping[str, Any]) -> Prompt:
     """Make a prompt of its ids and what a processor says of it besides, as a batch of one."""
     prompt = Prompt(ids, {}, {})
     for name, value in fields.items():
-        if isinstance(value, list) and isinstance(value[0], list) and len(value[0]) == len(ids):
-            prompt.token_fields[name] = value[0]
+        value = _tensor(value)
+        if value.shape == (1, len(ids)) and not value.is_floating_point():
+            prompt.token_fields[name] = value[0].tolist()
         else:
-            prompt.image_fields[name] = _tensor(value)
+            prompt.image_fields[name] = value
     return prompt
 
 
@@ -213,11 +220,13 @@ def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
 
 def joined_images(prompts: Sequence[Prompt]) -> dict[str, Tensor]:
     """Concatenate what is known of the prompts' images, in order."""
-    names = dict.fromkeys(name for prompt in prompts for name in prompt.image_fields)
-    return {
-        name: concatenate([prompt.image_fields[name] for prompt in prompts if name in prompt.image_fields])
-        for name in names
-    }
+    return joined_fields([prompt.image_fields for prompt in prompts])
+
+
+def joined_fields(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Concatenate the fields of images by name, in order; a row without images may lack them."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: concatenate([row[name] for row in rows if name in row]) for name in names}
 
 
 def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:

@@ -161,6 +161,8 @@ def _as_bytes(rows: Rows, device: torch.device) -> tuple[Tensor, Tensor]:
         if isinstance(value, Tensor):
             data.append(value.to(device).flatten().view(torch.uint8))
             return _Sent(value.dtype, value.shape)
+        if isinstance(value, dict):
+            return {name: sent(each) for name, each in value.items()}
         return [sent(each) for each in value] if isinstance(value, list) else value
 
     head = pickle.dumps({name: sent(values) for name, values in rows.items()})
@@ -177,6 +179,8 @@ def _as_rows(head: Tensor, data: Tensor) -> Rows:
             size = value.shape.numel() * value.dtype.itemsize
             read += size
             return data[read - size : read].clone().view(value.dtype).view(value.shape)  # a clone is aligned
+        if isinstance(value, dict):
+            return {name: received(each) for name, each in value.items()}
         return [received(each) for each in value] if isinstance(value, list) else value
 
     return {name: received(values) for name, values in pickle.loads(head.cpu().numpy().tobytes()).items()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..generation.batch import Prompt, as_prompt, collate, joined_images, tokenizer_of
+from trl.data_utils import prepare_multimodal_messages
+
+from ..data.images import IMAGE_COLUMNS, images_of
+from ..generation.batch import Prompt, joined_images
 
 Tokenized = tuple[list[list[int]], list[Any] | None, dict[str, Any]]
 """Prompt ids, images and multimodal fields of some rows, as TRL has them."""
@@ -19,11 +22,11 @@ class GroupPrompts:
         place: of each row, which of the distinct prompts it has.
     """
 
-    def __init__(self, tokenize: Callable[[list], tuple], prompts: Sequence[Any]) -> None:
+    def __init__(self, encode: Callable[[Any], tuple[Prompt, list[Any]]], prompts: Sequence[Any]) -> None:
         """Tokenise each run of equal prompts once.
 
         Args:
-            tokenize: TRL's `_tokenize_prompts`.
+            encode: gives a prompt's tokens and its images.
             prompts: of each row; the rows of a group are consecutive.
         """
         self.place: list[int] = []
@@ -31,9 +34,9 @@ class GroupPrompts:
         self._images: list[Any] = []
         for prompt, rows in groupby(prompts):
             self.place += [len(self._tokenized) for _ in rows]
-            (ids,), images, fields = tokenize([prompt])
-            self._tokenized.append(as_prompt(ids, fields))
-            self._images.append(images and images[0])
+            encoded, images = encode(prompt)
+            self._tokenized.append(encoded)
+            self._images.append(images)
 
     @property
     def names(self) -> set[str]:
@@ -73,18 +76,10 @@ def joined(prompts: Sequence[Prompt], images: Sequence[Any]) -> Tokenized:
     return [list(prompt.ids) for prompt in prompts], [each or None for each in images] if any(images) else None, fields
 
 
-class ProcessedPrompts:
-    """A processor whose call returns the rollout's prompts, which it has processed already; in all else the processor.
-
-    Attributes:
-        processor: the processor.
-    """
-
-    def __init__(self, processor: Any, prompts: Sequence[Prompt]) -> None:
-        self.processor, self._prompts = processor, prompts
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.processor, name)
-
-    def __call__(self, **_: Any) -> dict[str, Any]:
-        return collate(self._prompts, tokenizer_of(self.processor).pad_token_id)
+def images_in_prompt(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose images stand in its prompt, as TRL puts them there, and in no column."""
+    images, prompt = images_of(row), row["prompt"]
+    if images and isinstance(prompt, str):
+        return dict(row)  # which TRL refuses
+    others = {name: value for name, value in row.items() if name not in IMAGE_COLUMNS}
+    return {**others, "prompt": prepare_multimodal_messages(prompt, images=images) if images else prompt}

@@ -39,9 +39,9 @@ from .construction import (
 from .context_length import check_context
 from .credit import GroupOutcome, by_token, kl_difference, observe_outcome, own_advantages
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
-from .group_prompts import ProcessedPrompts
+from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
-from .padding import adds_up, carries_loss, score_by_length, sort_by_length
+from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
 from .prompt_length import without_overlong_prompts
 from .read_once import RowsOfRolloutsMixin
 from .reference import reference_from_policy
@@ -49,6 +49,8 @@ from .reward_values import checked_rewards, refuse_infinite
 from .rollout_checkpoint import RolloutCheckpointMixin
 from .sampled_turns import SampledTurnsTrainer
 from .timing import Stopwatch, TimedRolloutsMixin
+
+_OF_SCORING = ("batch_size", "compute_entropy", "compute_aux_loss")
 
 
 class GroupGRPOTrainer(
@@ -126,7 +128,7 @@ class GroupGRPOTrainer(
         prepare_models(self)
         self.followup = followup
         self.trajectories: list[rollout.Trajectory] = []  # of the rollout at hand
-        self._token_types: dict[str, Tensor] = {}  # of its completions
+        self._fields: list[Fields] | None = None  # of its rows, or of those whose loss is computed
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._score: Callable[..., tuple] = score_by_length
@@ -196,29 +198,21 @@ class GroupGRPOTrainer(
     def _generate(self, prompts: list) -> tuple:
         with self._timed("generation"):
             generated = list(super()._generate(prompts))
-        extra, images = generated[5:7]
+        extra = generated[5]
         if self.max_turns > 1:
             generated[3] = [each.messages for each in self.trajectories]  # TRL decodes all turns into one text
             extra.pop("env_mask", None)  # which TRL has where there are tools
-            images = [each.images for each in self.trajectories]  # TRL forgets images that stand in the messages
             rollout.log_turns(self)
         else:
             self.trajectories = rollout.recorded(self, generated)
         if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays
             extra["trajectory"] = self.trajectories
-        # Rows without images among rows with some: the processors want an empty list, where TRL leaves `None`.
-        generated[6] = [row or [] for row in images] if images is not None and any(images) else None
-        if self._grouped is not None:  # TRL processes all images again to score the answers
-            if self.max_turns > 1:
-                prompts = rollout.scored_prompts(self.trajectories)
-                self._token_types = rollout.types_of_tokens(self.trajectories, self.accelerator.device)
-            else:
-                prompts = [self._grouped.prompt(row) for row in range(len(self._grouped.place))]
-            self.processing_class = ProcessedPrompts(self.processing_class, prompts)
+        if self._grouped is not None:  # TRL would process all images again, and knows the fields of some families
+            self._fields, generated[6] = rollout.fields_of_rows(self), None
         return tuple(generated)
 
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
-        self._forget_prompts()
+        inputs = [{**row, **own} for row, own in zip(inputs, self._rows, strict=True)]
         shown = [self.shown(row) for row in inputs]
         functions, names = self.reward_funcs, self.reward_func_names
         self.reward_funcs = [checked_rewards(*each) for each in zip(functions, names, strict=True)]
@@ -242,6 +236,8 @@ class GroupGRPOTrainer(
                 row["prompt"] = with_system_message(row["prompt"], system_prompt)
         if self.log_completions:
             self._keep_questions(inputs)
+        # With images inside the prompts TRL does not process them a second time.
+        asked = inputs if self.environment_factories is not None else [images_in_prompt(row) for row in inputs]
         self._rows = inputs
         one_answer_a_row = self.max_turns > 1 or not (self.tools or self.rollout_func)
         self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
@@ -249,11 +245,11 @@ class GroupGRPOTrainer(
             try:
                 # Cut trajectories stay in attention, in which their later images are; below they carry no loss.
                 with replaced(self, mask_truncated_completions=self.mask_truncated_completions and self.max_turns == 1):
-                    batch = super()._generate_and_score_completions(inputs)
-                batch = rollout.with_types(batch, self._token_types, batch["completion_ids"].shape[1])
+                    batch = super()._generate_and_score_completions(asked)
+                if self._fields is not None:
+                    batch["fields"] = self._fields
             finally:
-                self._forget_prompts()
-                self._token_types = {}
+                self._grouped = self._fields = None
         assert self._outcome is not None
         outcome, self._outcome = self._outcome, None
         start = self.accelerator.process_index * len(inputs)
@@ -288,12 +284,6 @@ class GroupGRPOTrainer(
     def only_groups_teach(self) -> bool:
         return not (self._entropy_bonus_enabled or self.aux_loss_enabled)
 
-    def _forget_prompts(self) -> None:
-        """Let the processor process again."""
-        self._grouped = None
-        if isinstance(self.processing_class, ProcessedPrompts):
-            self.processing_class = self.processing_class.processor
-
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Compare prompts and answers with the context, and train."""
         check_context(self)
@@ -313,11 +303,17 @@ class GroupGRPOTrainer(
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple:
-        score = partial(super()._get_per_token_logps_and_entropies, model)
-        kwargs = rollout.with_types(
-            kwargs, self._token_types, logits_to_keep
-        )  # in a rollout, for the old and the reference policy
-        outputs = self._score(score, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        score = super()._get_per_token_logps_and_entropies
+        if self._fields is None and kwargs.get("pixel_values") is not None:  # sampled by TRL's own tool loop
+            outputs = score(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        else:
+            options = {name: kwargs[name] for name in _OF_SCORING if name in kwargs}
+            outputs = self._score(
+                lambda fields, *inputs, **flags: score(partial(model, **fields), *inputs, **flags),
+                *(input_ids, attention_mask, logits_to_keep, *args),
+                fields=self._fields or [{"token": {}, "image": {}}] * len(input_ids),
+                **options,
+            )
         self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass
         return outputs
 
@@ -331,11 +327,12 @@ class GroupGRPOTrainer(
         """
         metrics = self._metrics[self._mode]
         logged = {name: len(values) for name, values in metrics.items()}
+        self._fields = inputs.get("fields")
         if not self.aux_loss_enabled:  # to which every row adds
             rows, before = carries_loss(inputs), inputs.get("old_per_token_logps")
             self._score = partial(score_by_length, rows=rows, otherwise=before)
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self._score = score_by_length
+        self._score, self._fields = score_by_length, None
         logps, self._policy_logps = self._policy_logps, None
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         if self.accelerator.reduce(mask.sum(), reduction="sum") == 0:

@@ -13,12 +13,14 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 from torch.nn.functional import pad
-from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from ..functional import SEQUENCE_NORMALISED_LOSSES, TOKEN_NORMALISED_LOSSES
-from ..generation.batch import TOKEN_FIELDS
+from ..generation.batch import joined_fields
 from .exchange import Rows, exchange_rows, join, take
 from .length_batching import batches_by_length, longest_first
+
+Fields = dict[str, Any]
+"""What a model reads of a row besides its ids: "token", name → a value per token; "image", name → tensor."""
 
 
 def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Accelerator) -> list[Rows]:
@@ -32,11 +34,11 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
     batches: list[Rows] = []
     size = len(micro_batches[0]["completion_mask"])
     for start in range(0, len(micro_batches), window):
-        rows = join([split_pixel_values_by_grid(each) for each in micro_batches[start : start + window]])
+        rows = join(micro_batches[start : start + window])
         if accelerator.num_processes > 1:
             rows = exchange_rows(rows, _computed(rows), size, accelerator.process_index, accelerator.device)
         parts = batches_by_length(_computed(rows), [size] * window)
-        batches += [unsplit_pixel_values_by_grid(take(rows, part)) for part in parts]
+        batches += [take(rows, part) for part in parts]
     return batches
 
 
@@ -65,35 +67,34 @@ def score_by_length(
     scored: int,
     batch_size: int | None = None,
     *,
+    fields: Sequence[Fields],
     rows: Tensor | None = None,
     otherwise: Tensor | None = None,
     compute_entropy: bool = False,
     compute_aux_loss: bool = False,
-    **fields: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Call TRL's `_get_per_token_logps_and_entropies` on rows of similar length, without the padding that none needs.
 
     Args:
-        score: that method, for a model.
+        score: that method, given what the model reads besides as its first argument.
         input_ids, attention_mask: (B, L), padded left of the prompts and right of the completions.
         scored: the last so many columns are completions.
         batch_size: rows per forward pass; all by default.
+        fields: what the model reads of each row besides its ids.
         rows: (B,) bool: score these alone; all by default. Where it names none one is scored all the same, as other
             processes may wait for this one in the forward pass.
         otherwise: (B, scored) log-probabilities of the other rows; 0 by default.
-        compute_entropy, compute_aux_loss, **fields: as there.
+        compute_entropy, compute_aux_loss: as there.
 
     Returns:
         (B, scored) log-probabilities and entropies, 0 where nothing was computed, and the auxiliary loss.
     """
     flags = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
-    inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **fields}
-    inputs = {name: value for name, value in inputs.items() if value is not None}
 
-    def score_cut(inputs: Rows) -> tuple:
-        inputs, completion_columns = cut_to_longest(inputs, scored)
-        ids, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
-        *by_token, aux_loss = score(ids, mask, completion_columns, **flags, **inputs)
+    def score_cut(part: Sequence[int]) -> tuple:
+        ids, mask, completion_columns = cut_to_longest(input_ids[part], attention_mask[part], scored)
+        of_model = model_inputs([fields[row] for row in part], mask)
+        *by_token, aux_loss = score(of_model, ids, mask, completion_columns, **flags)
         return *(each if each is None else pad(each, (0, scored - completion_columns)) for each in by_token), aux_loss
 
     lengths = attention_mask.sum(1).tolist()
@@ -103,10 +104,9 @@ def score_by_length(
         order = [row for row in order if asked_for[row]] or order[-1:]
     batch_size = batch_size or len(order)
     if len(order) == len(lengths) <= batch_size:
-        return score_cut(inputs)
-    by_row = split_pixel_values_by_grid(inputs)
-    parts = [take(by_row, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-    logps, entropies, aux_losses = zip(*(score_cut(unsplit_pixel_values_by_grid(part)) for part in parts), strict=True)
+        return score_cut(range(len(lengths)))
+    parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    logps, entropies, aux_losses = zip(*map(score_cut, parts), strict=True)
     places = torch.tensor(order, device=input_ids.device)
 
     def in_place(scores: Sequence[Tensor], others: Tensor | None = None) -> Tensor:
@@ -121,18 +121,33 @@ def score_by_length(
     )
 
 
-def cut_to_longest(inputs: Rows, scored: int) -> tuple[Rows, int]:
+def cut_to_longest(ids: Tensor, mask: Tensor, scored: int) -> tuple[Tensor, Tensor, int]:
     """Remove the columns that are padding in every row.
 
     Args:
-        inputs: of a forward pass; `attention_mask` (B, L) is padded left of the prompts and right of the completions.
+        ids, mask: (B, L), padded left of the prompts and right of the completions.
         scored: the last so many columns are completions.
 
     Returns:
-        The inputs, and how many columns of completions they have, at least 1.
+        Ids and mask, and how many columns of completions they have, at least 1.
     """
-    used = inputs["attention_mask"].any(dim=0).nonzero().squeeze(1).tolist()
-    prompts = inputs["attention_mask"].shape[1] - scored
+    used = mask.any(dim=0).nonzero().squeeze(1).tolist()
+    prompts = mask.shape[1] - scored
     first, end = used[0], max(used[-1], prompts) + 1
-    cut = {name: inputs[name][:, first:end] for name in TOKEN_FIELDS if name in inputs}
-    return {**inputs, **cut}, end - prompts
+    return ids[:, first:end], mask[:, first:end], end - prompts
+
+
+def model_inputs(rows: Sequence[Fields], mask: Tensor) -> dict[str, Tensor]:
+    """What a model reads of some rows besides ids and mask.
+
+    Args:
+        rows: fields of each; a row without a field of tokens has text alone, type 0.
+        mask: (B, L) attention mask, in each row ones without a gap.
+    """
+    places = [(line.index(1), sum(line)) for line in mask.tolist()]
+    found = {name: torch.zeros(mask.shape, dtype=torch.long) for row in rows for name in row["token"]}
+    for name, values in found.items():
+        for line, row, (start, length) in zip(values, rows, places, strict=True):
+            own = row["token"].get(name, [])[:length]
+            line[start : start + len(own)] = torch.tensor(own, dtype=torch.long)
+    return {name: values.to(mask.device) for name, values in found.items()} | joined_fields([r["image"] for r in rows])

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import logging
 from trl.extras.profiling import profiling_context
 
@@ -24,6 +22,7 @@ from ..messages import checked_message
 from .construction import refuse_plain_prompt
 from .context_length import longest_prompt
 from .group_prompts import joined
+from .padding import Fields
 from .tools import called_tools, results_of_tools
 
 logger = logging.get_logger(__name__)
@@ -303,8 +302,10 @@ def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
     """
     prompt_ids, completion_ids, env_mask, completions, logprobs, _, images, _ = generated
     trajectories = []
-    for place, (ids, row) in enumerate(zip(completion_ids, trainer._rows, strict=True)):
-        prompt = Prompt(list(prompt_ids[place]), {}, {})
+    for place, (ids_read, ids, row) in enumerate(zip(prompt_ids, completion_ids, trainer._rows, strict=True)):
+        prompt = Prompt(list(ids_read), {}, {})
+        if trainer._grouped is not None and trainer._grouped.prompt(place).ids == prompt.ids:
+            prompt = trainer._grouped.prompt(place)
         trajectory = Trajectory(trainer.shown(row), place, prompt, list(images[place] or []) if images else [])
         runs = groupby(zip(env_mask[place] if env_mask else [1] * len(ids), ids, strict=True), key=lambda pair: pair[0])
         spans = [(sampled, [token for _, token in run]) for sampled, run in runs]
@@ -354,35 +355,21 @@ def log_turns(trainer: Any) -> None:
         )
 
 
-def scored_prompts(trajectories: Sequence[Trajectory]) -> list[Prompt]:
-    """The prompts as a model's input, with the images of the whole conversation."""
-    return [replace(each.prompt, image_fields=each.context.image_fields) for each in trajectories]
-
-
-def types_of_tokens(trajectories: Sequence[Trajectory], device: torch.device) -> dict[str, Tensor]:
-    """(B, C) token types of completions, by name; empty where no message of the user has an image."""
-    names = {name for each in trajectories for said in each.said for name in said.prompt.token_fields}
-    contexts = [each.context for each in trajectories] if names else []
-    found = {}
-    for name in names:
-        rows = [
-            torch.tensor(context.token_fields.get(name, [0] * len(context.ids))[len(each.prompt.ids) :])
-            for context, each in zip(contexts, trajectories, strict=True)
-        ]
-        found[name] = pad_sequence(rows, batch_first=True).to(device)
-    return found
-
-
-def with_types(fields: Mapping[str, Any], types: Mapping[str, Tensor], columns: int) -> dict[str, Any]:
-    """Replace the token types of completions, for which TRL takes type 0, in a model's inputs.
+def fields_of_rows(trainer: Any) -> list[Fields]:
+    """What the model reads of each trajectory of a rollout besides its ids; equal images are one tensor.
 
     Args:
-        fields: a model's inputs, with (B, P + C) token types.
-        types: result of `types_of_tokens`.
-        columns: C.
+        trainer: a `GroupGRPOTrainer`, on whose device the images are put.
     """
-    found = dict(fields)
-    for name, kinds in types.items():
-        own = pad(kinds, (0, columns - kinds.shape[1])).to(fields[name])
-        found[name] = torch.cat([fields[name][:, :-columns], own], dim=1)
-    return found
+    moved: dict[int, Tensor] = {}
+    contexts = [each.context for each in trainer.trajectories]
+    for context in contexts:
+        for value in context.image_fields.values():
+            moved.setdefault(id(value), trainer._prepare_input(value))
+    return [
+        {
+            "token": context.token_fields,
+            "image": {name: moved[id(value)] for name, value in context.image_fields.items()},
+        }
+        for context in contexts
+    ]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
+from trl.data_utils import prepare_multimodal_messages
 
-from ..compat.replaced import replaced
 from ..compat.vllm import remember_prompts
-from ..generation.batch import NextTurn, next_turn, own_settings_only
+from ..generation.batch import NextTurn, Prompt, encode_conversation, images_in, next_turn, own_settings_only
 from ..generation.live_rows import (
     TOKEN_BY_TOKEN,
     SampledLogprobs,
@@ -59,14 +59,7 @@ class SampledTurnsTrainer(GRPOTrainer):
             tokenized = super()._tokenize_prompts(prompts)
         else:
             environments = [None] * len(prompts) if self.environment_factories is None else self._batch_environments
-            trl_tokenize = super()._tokenize_prompts
-
-            def tokenize(asked: list[tuple[Any, Any]]) -> tuple:
-                ((prompt, environment),) = asked  # which brings tools of its own
-                with replaced(self, _batch_environments=[environment]):
-                    return trl_tokenize([prompt])
-
-            self._grouped = GroupPrompts(tokenize, list(zip(prompts, environments, strict=True)))
+            self._grouped = GroupPrompts(self._encode, list(zip(prompts, environments, strict=True)))
             tokenized = (*self._grouped.without_fields(), self._grouped)
         if self.use_vllm:
             remember_prompts(self, prompts, tokenized)
@@ -105,6 +98,17 @@ class SampledTurnsTrainer(GRPOTrainer):
                     generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
+
+    def _encode(self, asked: tuple[Any, str | None]) -> tuple[Prompt, list[Any]]:
+        """A prompt's tokens, with the tools of its environment, and its images."""
+        prompt, environment = asked
+        if isinstance(prompt, str):
+            return Prompt(list(self.processing_class(text=[prompt])["input_ids"][0]), {}, {}), []
+        tools = self.tools if self.environment_factories is None else self._env_tools[environment]
+        conversation = prepare_multimodal_messages(prompt) if self._is_vlm else prompt
+        template = {"tools": tools or None, "chat_template": self.chat_template, **self.chat_template_kwargs}
+        images = [image for message in conversation for image in images_in(message)]
+        return encode_conversation(self.processing_class, conversation, **template), images
 
     def _tool_call_loop(
         self, prompts: Any, prompt_ids: Any, completion_ids: Any, completions: Any, logprobs: Any, *rest: Any
