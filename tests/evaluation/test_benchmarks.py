@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from benchmark_rows import LAYOUTS
-from benchmark_rows.layout import COLOURS, saved
+from benchmark_rows.layout import COLOURS, Coloured, saved
 
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, INSTRUCTION, BenchmarkError, load_benchmark
 from trl_mmreason.grading import Grader
