@@ -64,7 +64,7 @@ def use_own_head_output(model: Any, measured: HeadOutput | None = None) -> None:
     cells = _cells_of(model)
     if cells is None:
         return
-    said = HeadOutput(cells["logit_scale"].cell_contents, cells["final_logit_softcapping"].cell_contents)
+    said = HeadOutput(*(cell.cell_contents for cell in cells))
     measured = measured or measured_head_output(model, said)
     if measured != said:
         logger.warning(
@@ -74,13 +74,14 @@ def use_own_head_output(model: Any, measured: HeadOutput | None = None) -> None:
             said.described(),
             measured.described(),
         )
-    cells["logit_scale"].cell_contents, cells["final_logit_softcapping"].cell_contents = measured
+    for cell, value in zip(cells, measured, strict=True):
+        cell.cell_contents = value
 
 
 def fused_head_output(model: Any) -> HeadOutput | None:
     """What the fused head of a model does now; `None` without one."""
     cells = _cells_of(model)
-    return None if cells is None else HeadOutput(cells["logit_scale"].cell_contents, cells["final_logit_softcapping"].cell_contents)
+    return cells and HeadOutput(*(cell.cell_contents for cell in cells))
 
 
 def measured_head_output(model: Any, expected: HeadOutput | None = None) -> HeadOutput:
@@ -137,8 +138,8 @@ class _AnyOutputs(BaseModelOutputWithPast):
             raise AttributeError(name)
 
 
-def _cells_of(model: Any) -> dict[str, Any] | None:
-    """The closure of TRL's fused forward pass, also below what accelerate has put around it."""
+def _cells_of(model: Any) -> tuple[Any, Any] | None:
+    """Where TRL's fused forward pass keeps scale and cap, also below what accelerate has put around it."""
 
     def is_fused(function: Callable[..., Any]) -> bool:
         return "logit_scale" in getattr(getattr(function, "__code__", None), "co_freevars", ())
@@ -146,4 +147,5 @@ def _cells_of(model: Any) -> dict[str, Any] | None:
     forward: Any = inspect.unwrap(model.forward, stop=is_fused)
     if not is_fused(forward):
         return None
-    return dict(zip(forward.__code__.co_freevars, forward.__closure__, strict=True))
+    cells = dict(zip(forward.__code__.co_freevars, forward.__closure__, strict=True))
+    return cells["logit_scale"], cells["final_logit_softcapping"]
