@@ -6,6 +6,7 @@ from datasets import Dataset
 from every_trainer import BY_OUTCOME, DPO, make, rows_of
 from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
 from support import full_but
+from transformers import LlavaOnevisionConfig, Ovis2Config
 from trl.trainer.utils import add_fused_lm_head
 
 from trl_mmreason.cli.doctor.model import check_scoring
@@ -142,6 +143,13 @@ def test_a_placeholder_without_a_logit_is_no_obstacle_to_sampling():
     scores = sampler(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, width))
     assert scores[0, 3] == -torch.inf
     assert scores.isfinite().sum() == width - 1
+
+
+def test_all_tokens_of_images_and_videos_that_a_configuration_names_are_placeholders():
+    config = Ovis2Config(image_token_id=4, visual_indicator_token_ids=[5, 6, 7])
+    assert placeholder_ids(config) == [4, 5, 6, 7]
+    config = LlavaOnevisionConfig(image_token_index=8, video_token_index=9)
+    assert placeholder_ids(config) == [8, 9]
 
 
 def test_what_a_template_writes_between_an_answer_and_its_end_is_the_answers():

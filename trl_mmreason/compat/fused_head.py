@@ -65,16 +65,16 @@ def use_own_head_output(model: Any, measured: HeadOutput | None = None) -> None:
     if cells is None:
         return
     said = HeadOutput(*(cell.cell_contents for cell in cells))
-    measured = measured or measured_head_output(model, said)
-    if measured != said:
+    own = measured or measured_head_output(model, said)
+    if measured is None and own != said:  # said once, of the policy
         logger.warning(
             "%s: by its configuration TRL takes logits to be %s, but the model's own are %s, with which it is trained. "
             "An engine that goes by the configuration, such as vLLM, samples from another policy.",
             type(model).__name__,
             said.described(),
-            measured.described(),
+            own.described(),
         )
-    for cell, value in zip(cells, measured, strict=True):
+    for cell, value in zip(cells, own, strict=True):
         cell.cell_contents = value
 
 
