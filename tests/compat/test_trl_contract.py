@@ -236,7 +236,7 @@ def test_trl_still_needs_its_vllm_corrected():
     assert "prompts=prompt_ids," in single, "TRL may not expand prompts for vLLM (huggingface/trl#6294): `PromptMemory`"
 
 
-# ------------------------------------------------------------------------------------ scoring (fused_head.py, reference.py)
+# ------------------------------------------------------------------------- scoring (fused_head.py, reference.py)
 
 
 def test_trl_still_reads_the_head_s_scale_from_the_configuration():
