@@ -236,6 +236,24 @@ def test_trl_still_needs_its_vllm_corrected():
     assert "prompts=prompt_ids," in single, "TRL may not expand prompts for vLLM (huggingface/trl#6294): `PromptMemory`"
 
 
+# ------------------------------------------------------------------------- scoring (fused_head.py, reference.py)
+
+
+def test_trl_still_reads_the_head_s_scale_from_the_configuration():
+    """`test_fused_head.py` shows that what it reads may be wrong; here is where it is put right."""
+    (fused,) = (
+        code for code in utils.add_fused_lm_head.__code__.co_consts if getattr(code, "co_name", "") == "_fused_forward"
+    )
+    read = {"logit_scale", "final_logit_softcapping", "temperature"}
+    assert read <= set(fused.co_freevars), "TRL keeps them elsewhere: `use_own_head_output`"
+    assert {"router_logits", "num_experts", "num_experts_per_tok"} <= set(fused.co_names), "model_checks.py"
+    for module in (grpo_trainer, dpo_trainer):
+        assert module.create_model_from_path is utils.create_model_from_path  # which `references_attend_alike` replaces
+        source = inspect.getsource(module)
+        asked = 'model_init_kwargs.setdefault("attn_implementation", self.model.config._attn_implementation)'
+        assert asked in source, "TRL may ask for each part's own attention: `references_attend_alike`"
+
+
 # ------------------------------------------------------------------------- ZeRO and FSDP2 (engines/, checkpoint.py)
 
 

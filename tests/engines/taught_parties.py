@@ -5,6 +5,7 @@ It is taught by heart what each party says about two sums. Its heads have 32 dim
 
 import json
 import random
+from itertools import cycle
 
 import torch
 from support import drawn_rows
@@ -105,9 +106,9 @@ def save_parties(folder):
 
 @torch.no_grad()
 def _tempt(model, tokenizer):
-    """Make every placeholder of an image or a video as likely as the digits that it says everywhere."""
+    """Make every token of an image or a video as likely as the digits that it says everywhere."""
     head = model.get_output_embeddings().weight
-    for placeholder, digit in zip(placeholder_ids(model.config), "57", strict=True):
+    for placeholder, digit in zip(placeholder_ids(model.config), cycle("57"), strict=False):
         head[placeholder] = head[tokenizer.convert_tokens_to_ids(digit)]
 
 

@@ -47,14 +47,15 @@ def bias_of(stub, **options):
 def placeholders_of(checkpoint):
     """Of the miniature, which names them as Qwen2.5-VL does."""
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    return {str(tokenizer.convert_tokens_to_ids(f"<|{kind}_pad|>")): -100 for kind in ("image", "video")}
+    named = [f"<|{kind}|>" for kind in ("image_pad", "video_pad", "vision_start", "vision_end")]
+    return {str(token): -100 for token in tokenizer.convert_tokens_to_ids(named)}
 
 
 def test_the_placeholders_of_the_served_checkpoint_are_suppressed(stub, checkpoints, caplog):
     path = checkpoints("qwen2_5_vl")
     serve(stub, path)
     assert bias_of(stub) == placeholders_of(path)
-    assert len(placeholders_of(path)) == 2
+    assert len(placeholders_of(path)) == 4
     assert caplog.text == ""
 
 

@@ -131,6 +131,8 @@ ARGUMENTS = {
     "SelfEvolutionTrainer": lambda: {"reward_funcs": [last_digit_reward]},
     DPO: lambda: {"process_reward_model": TextReward()},
 }
+BY_OUTCOME = {"chains": False, "trainer_kwargs": {"process_reward_model": None, "grader": ParityGrader()}}
+"""Arguments of `make` for iterative DPO with a policy that does not know the chain's tokens."""
 WRITTEN = {
     "SRPOTrainer": [REFLECTION.format("so " * (1 + n)).replace("7", str(n)) for n in range(7)],
     "ChainOfStepGRPOTrainer": CHAINS,

@@ -26,6 +26,7 @@ from support import (
 from transformers import TrainerCallback
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
+from trl_mmreason.compat.fused_head import HeadOutput, use_own_head_output
 from trl_mmreason.grading import Verdict
 from trl_mmreason.training import credit
 from trl_mmreason.training.facts import MAX_SKIPPED_IN_A_ROW, NonFiniteUpdates, NothingTrained
@@ -92,10 +93,9 @@ def test_the_sampled_policy_is_the_trained_one(base, tmp_path, caplog):
 
 
 def test_another_policy_than_the_sampled_one_is_seen(base, tmp_path, caplog):
-    """TRL's fused head divides logits by a scale of the configuration, which this family's own forward pass ignores."""
-    model, _ = load(base)
-    model.config.get_text_config().logits_scaling = 4.0
-    trainer = adapo_trainer(model, tmp_path, drawn_rows(8))
+    """Of a head that divides logits by 4, as TRL's would by the configuration of some, which the model does not."""
+    trainer = adapo_trainer(load(base)[0], tmp_path, drawn_rows(8))
+    use_own_head_output(trainer.model, HeadOutput(0.25, None))
     trainer.train()
     assert trainer.facts.mean_difference > 0.1
     assert [each for each in caplog.records if "sampled and trained policy are not the same" in each.message]

@@ -110,9 +110,12 @@ def end_of_answer(tokenizer: Any, ids: Sequence[int], eos_token_ids: Collection[
     Raises:
         ValueError: the template does not end an answer with one of these.
     """
-    # Some templates put white space between the answer and its end.
+    # Some templates put white space between the answer and its end, some a token such as <|END_RESPONSE|>. A policy
+    # writes all that follows the generation prompt up to the token that ends its turn, so that each answer has what was
+    # sampled there itself, and nothing of it is appended. Where there is text, the next turn has begun.
     end = next((position for position, token in enumerate(ids) if token in eos_token_ids), None)
-    if end is None or tokenizer.decode(ids[:end]).strip():
+    added = tokenizer.added_tokens_decoder
+    if end is None or tokenizer.decode([token for token in ids[:end] if token not in added]).strip():
         expected = sorted(tokenizer.convert_ids_to_tokens(list(eos_token_ids)))
         raise ValueError(
             f"next_turn_ids: after the assistant's answer the chat template writes {tokenizer.decode(ids)!r}, but an "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 
 logger = logging.getLogger(__name__)
+
+_VISION_TOKENS = re.compile(r"(image|video|vision|visual)\w*_token_(ids?|index)")  # of a configuration
 
 PARTS = ("vision", "projector", "language")
 
@@ -185,6 +188,11 @@ def _prefixes(name: str) -> list[str]:
 
 
 def placeholder_ids(config: Any) -> list[int]:
-    """Placeholder tokens of images and videos, which must not be sampled in an answer."""
-    ids = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")]
-    return [token for token in ids if token is not None]
+    """Tokens of images and videos, their placeholders first, which must not be sampled in an answer.
+
+    They are what a configuration names so: `image_token_id`, `video_token_index`, `visual_indicator_token_ids` …
+    """
+    named = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")]
+    named += [value for name, value in vars(config).items() if _VISION_TOKENS.fullmatch(name)]
+    ids = [token for value in named for token in (value if isinstance(value, list | tuple) else [value])]
+    return list(dict.fromkeys(token for token in ids if token is not None))

@@ -123,7 +123,8 @@ class GumbelMaxSampler(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logits = scores  # (B, V) as the model gave them
         scores = logits.clone()
-        scores[:, self._suppressed] = -torch.inf
+        # some families' placeholders are embedded, but have no logit
+        scores[:, [token for token in self._suppressed if token < scores.shape[1]]] = -torch.inf
         if self._generators:
             live = self._ending.live
             scores[live] = self._warpers(input_ids[live], scores[live]) + self._noise(live, scores)

@@ -15,6 +15,7 @@ from trl.data_utils import is_conversational, prepare_multimodal_messages
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..compat.adapters import prepare_head
 from ..compat.chat_template import tokenizer_of
+from ..compat.fused_head import fused_head_output, use_own_head_output
 from ..compat.input_hooks import keep_one_input_hook
 from ..compat.known_images import encode_images_once
 from ..compat.model_parts import without_adapters
@@ -26,6 +27,7 @@ from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
+from .model_checks import check_model
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -358,6 +360,7 @@ def prepare_models(trainer: Any) -> None:
     policy = trainer.accelerator.unwrap_model(trainer.model)
     check_precision(trainer)
     prepare_policy(policy, trainer.processing_class, trainer)
+    check_model(trainer)
     if getattr(trainer, "ref_model", None) is not None:
         reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode images once
@@ -376,6 +379,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
     """
     prepare_head(policy)
     base = without_adapters(policy)
+    use_own_head_output(base, reference_of and fused_head_output(without_adapters(reference_of)))
     exact_rotary_frequencies(base)
     name_own_layers(base)
     use_whole_head(base)

@@ -12,9 +12,11 @@ from accelerate.utils import is_peft_model
 from transformers import PreTrainedModel, TrainingArguments
 from trl import GRPOConfig
 from trl.models import prepare_deepspeed
+from trl.trainer import dpo_trainer, grpo_trainer
 from trl.trainer.utils import create_model_from_path
 
 from ..compat.precision import keep_training_layout
+from ..compat.replaced import replaced
 from ..compat.sharding import exact_rotary_frequencies, is_sharded, references_agree, shard_reference, whole_state
 
 
@@ -27,7 +29,7 @@ def reference_from_policy(model: Any, args: GRPOConfig | None, peft_config: Any)
     points there in the meantime.
     """
     in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
-    with references_agree():
+    with references_agree(), references_attend_alike(model):
         if not in_memory or peft_config is not None or args is None or args.beta == 0.0:
             yield
             return
@@ -36,6 +38,34 @@ def reference_from_policy(model: Any, args: GRPOConfig | None, peft_config: Any)
             yield
         finally:
             model.config._name_or_path = name
+
+
+@contextmanager
+def references_attend_alike(model: Any) -> Iterator[None]:
+    """Let each part of TRL's reference have the attention of that part of the policy.
+
+    TRL asks for the composite model's in all parts, and some language models refuse what their vision encoder takes.
+
+    Args:
+        model: path or id of the policy's checkpoint, or the policy.
+    """
+    policies = [] if isinstance(model, str) else [model]
+
+    def create(path: str, **settings: Any) -> Any:
+        if policies and isinstance(settings.get("attn_implementation"), str):
+            settings["attn_implementation"] = _attention_of(policies[0].config)
+        policies.append(create_model_from_path(path, **settings))
+        return policies[-1]
+
+    with replaced(grpo_trainer, create_model_from_path=create), replaced(dpo_trainer, create_model_from_path=create):
+        yield
+
+
+def _attention_of(config: Any) -> dict[str, Any]:
+    """The attention of a configuration and of its parts, as `from_pretrained` takes it."""
+    parts = {name: getattr(config, name, None) for name in config.sub_configs}
+    own = {name: _attention_of(part) for name, part in parts.items() if part is not None}
+    return {"": config._attn_implementation, **own}
 
 
 def write_policy(model: PreTrainedModel, args: TrainingArguments) -> str:

@@ -51,7 +51,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
 
     from ...compat.trl_contract import changed_methods
     from ..doctor import Finding, machine, memory, one_line, settings
-    from ..doctor.model import check_conversation, check_prompts, load_for_checks
+    from ..doctor.model import check_conversation, check_prompts, check_scoring, load_for_checks
 
     changes = changed_methods()
     installed = {package: machine.installed_version(package) for package in machine.PACKAGES}
@@ -81,12 +81,13 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
     if model is None:
         return
     try:
-        _, processor, end_ids = load_for_checks(model)
+        policy, processor, end_ids = load_for_checks(model)
     except (OSError, ValueError, ImportError) as error:
         text = one_line(error)
         yield Finding("FAIL", text if model in text else f"{model}: {text}")
         return
     yield from check_conversation(processor, end_ids)
+    yield from check_scoring(policy, processor)
     for where, each in stages.items():
         yield from check_prompts(processor, each, where)
     for where, each in stages.items():

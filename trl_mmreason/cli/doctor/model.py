@@ -9,16 +9,19 @@ from typing import Any
 
 from PIL import Image
 from transformers import AutoConfig, GenerationConfig
+from trl.trainer.utils import add_fused_lm_head
 
 from ...compat.chat_template import next_turn_ids
+from ...compat.fused_head import measured_head_output
 from ...data.folders import check_model_path
 from ...data.rows import DataError
 from ...generation.batch import declared_end_ids, encode
 from ...generation.model_loading import ENCODING_ERRORS, load_processor, sees_images
 from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
-from ...training.construction import check_template
+from ...training.construction import check_template, prepare_policy
 from ...training.model_card import MINIATURE
+from ...training.model_checks import experts_problem, processor_problem, scoring_problem, some_ids
 from ...training.prompt_length import prompt_length
 from . import Finding, one_line
 from .memory import build_without_weights
@@ -65,6 +68,31 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
         yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
     except ValueError as error:
         yield Finding("note", f"supervised training on {one_line(error)}")
+
+
+def check_scoring(model: Any, processor: Any) -> Iterator[Finding]:
+    """Try what trainers try when they are made: whether what they score is what the model says.
+
+    Args:
+        model: with or without its weights; without them no token is scored.
+        processor: its processor.
+    """
+    problem = processor_problem(processor)
+    try:
+        head = measured_head_output(model)
+    except ValueError as error:
+        problem = problem or one_line(error)
+    if problem is None and model.device.type != "meta":
+        add_fused_lm_head(model)
+        prepare_policy(model, processor)
+        problem = scoring_problem(model, some_ids(processor, model))
+    if problem:
+        yield Finding("FAIL", problem)
+        return
+    left = "; a trainer tries with the weights whether it is causal, too" if model.device.type == "meta" else ""
+    yield Finding("ok", f"exact: trainers score with the logits of the model itself ({head.described()}){left}.")
+    if hasattr(model.config.get_text_config(), "output_router_logits") and (problem := experts_problem(model.config)):
+        yield Finding("note", problem)
 
 
 def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:

@@ -1,0 +1,171 @@
+"""Models that cannot be trained exactly are refused when a trainer is made, in one sentence; others cost little."""
+
+import pytest
+import torch
+from datasets import Dataset
+from every_trainer import BY_OUTCOME, DPO, make, rows_of
+from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
+from support import full_but
+from transformers import LlavaOnevisionConfig, Ovis2Config
+from trl.trainer.utils import add_fused_lm_head
+
+from trl_mmreason.cli.doctor.model import check_scoring
+from trl_mmreason.compat.adapters import prepare_head
+from trl_mmreason.compat.chat_template import next_turn_ids
+from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.generation.engine import SamplingParams
+from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker
+from trl_mmreason.miniature.models import FAMILIES, build_model
+from trl_mmreason.training.model_checks import processor_problem, rows_problem, scoring_problem, some_ids
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folders = {}
+
+    def get(build):
+        if build not in folders:
+            folders[build] = saved(build, tmp_path_factory.mktemp(build.__name__))
+        return folders[build]
+
+    return get
+
+
+def prepared(build):
+    torch.manual_seed(0)
+    model, processor = build()
+    prepare_head(model)
+    add_fused_lm_head(model, temperature=0.7)
+    return model, processor
+
+
+# ----------------------------------------------------------------------------------------------------------- scoring
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_families_that_are_exact_pass(family, dtype):
+    model, processor = prepared(lambda: build_model(family, "test"))
+    model.to(dtype).train()
+    assert scoring_problem(model, some_ids(processor, model), temperature=0.7) is None
+    assert scoring_problem(model, some_ids(processor, model), temperature=1.0).startswith("TRL's fused LM head gives")
+    assert processor_problem(processor) is None
+    assert rows_problem(processor, Dataset.from_list([{"prompt": "?"}]), "train_dataset") is None
+    assert model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_prefix_that_is_seen_at_once_is_not_causal(dtype):
+    """Of token types 0 all are prefix, as trainers continue them over an answer; of 1 they are an answer."""
+    model, processor = prepared(paligemma)
+    model.to(dtype)
+    assert "is not causal over an answer" in scoring_problem(model, some_ids(processor, model), temperature=0.7)
+
+
+# ---------------------------------------------------------------------------------------------------------- trainers
+
+EXPERTS = (
+    r": TRL cannot compute the auxiliary loss of this mixture of experts, as {}\. Fix: router_aux_loss_coef=0\.0\."
+)
+
+
+@pytest.mark.parametrize("name", full_but("AdaPOTrainer", ["AdaPOTrainer", "ReflectionSFTTrainer", DPO]))
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (glm_experts, "Glm4vMoeTextConfig has no num_experts"),
+        (internvl_experts, "InternVLForConditionalGeneration returns no router_logits"),
+    ],
+)
+def test_an_auxiliary_loss_that_trl_cannot_compute_is_refused(name, build, reason, checkpoints, tmp_path):
+    own = BY_OUTCOME if name == DPO else {}
+    with pytest.raises(ValueError, match=name + EXPERTS.format(reason)):
+        make(name, checkpoints(build), tmp_path, **own)
+    make(name, checkpoints(build), tmp_path, **own, router_aux_loss_coef=0.0)
+
+
+@pytest.mark.parametrize("name", full_but("AdaPOTrainer", ["AdaPOTrainer", DPO]))
+def test_a_reference_has_the_attention_of_each_part_of_the_policy(name, checkpoints, tmp_path):
+    """TRL asks for the composite model's in all parts, which this language model refuses."""
+    own = BY_OUTCOME if name == DPO else {}
+    trainer = make(name, checkpoints(internvl_experts), tmp_path, **own, router_aux_loss_coef=0.0)
+    policy, reference = trainer.model.config, trainer.ref_model.config
+    assert policy.text_config._attn_implementation != policy._attn_implementation
+    for part in ("text_config", "vision_config"):
+        assert getattr(reference, part)._attn_implementation == getattr(policy, part)._attn_implementation
+    assert reference._attn_implementation == policy._attn_implementation
+
+
+def with_images(name):
+    rows = rows_of(name)
+    return rows.map(lambda row: {"images": [row["images"][0] if row["images"] else rows[0]["images"][0]]})
+
+
+@pytest.mark.parametrize("name", full_but("AdaPOTrainer", ["AdaPOTrainer", "OffPolicyRewardTrainer"]))
+def test_a_model_that_is_not_causal_is_refused(name, checkpoints, tmp_path):
+    with pytest.raises(ValueError, match=name + r": PaliGemma.* is not causal over an answer.* nats"):
+        make(name, checkpoints(paligemma), tmp_path, rows=with_images(name))
+
+
+def test_a_row_without_an_image_is_refused_where_the_processor_demands_one(checkpoints, tmp_path):
+    sentence = r"row 2 of train_dataset has no image, and PaliGemmaProcessor takes no text without one\. Fix: leave"
+    with pytest.raises(ValueError, match=f"AdaPOTrainer: {sentence}"):
+        make("AdaPOTrainer", checkpoints(paligemma), tmp_path)
+
+
+def test_a_field_that_answers_would_need_is_refused(checkpoints, tmp_path):
+    sentence = r"AdaPOTrainer: MllamaProcessor returns cross_attention_mask with an entry for each token of the prompt"
+    with pytest.raises(ValueError, match=sentence):
+        make("AdaPOTrainer", checkpoints(mllama), tmp_path)
+
+
+def test_doctor_says_the_same():
+    (fine,) = map(str, check_scoring(*build_model("qwen2_5_vl", "test")))
+    assert fine == "ok    exact: trainers score with the logits of the model itself (scaled by 1)."
+    torch.manual_seed(0)
+    (wrong,) = map(str, check_scoring(*paligemma()))
+    assert wrong.startswith("FAIL  PaliGemmaForConditionalGeneration is not causal over an answer")
+    ok, note = map(str, check_scoring(*glm_experts()))
+    assert ok.startswith("ok    exact")
+    assert note.startswith("note  TRL cannot compute the auxiliary loss")
+
+
+# ------------------------------------------------------------------------------------------- placeholders and turns
+
+
+def test_a_placeholder_without_a_logit_is_no_obstacle_to_sampling():
+    model, _ = mllama()
+    (outside,) = placeholder_ids(model.config)
+    width = model.get_output_embeddings().out_features
+    assert outside == width
+    ending = StopTracker([4], {0}, [], None, [[]])
+    sampler = GumbelMaxSampler(SamplingParams(4), [0], ending, [3, outside], torch.device("cpu"))
+    scores = sampler(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, width))
+    assert scores[0, 3] == -torch.inf
+    assert scores.isfinite().sum() == width - 1
+
+
+def test_all_tokens_of_images_and_videos_that_a_configuration_names_are_placeholders():
+    config = Ovis2Config(image_token_id=4, visual_indicator_token_ids=[5, 6, 7])
+    assert placeholder_ids(config) == [4, 5, 6, 7]
+    config = LlavaOnevisionConfig(image_token_index=8, video_token_index=9)
+    assert placeholder_ids(config) == [8, 9]
+
+
+def test_what_a_template_writes_between_an_answer_and_its_end_is_the_answers():
+    """The sampled answer has `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`; the next turn begins behind both."""
+    tokenizer = aya_vision()[1].tokenizer
+    ids = next_turn_ids(tokenizer, "Sure?", eos_token_ids=[tokenizer.eos_token_id])
+    expected = "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Sure?<|END_OF_TURN_TOKEN|>"
+    assert tokenizer.decode(ids) == expected + "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_RESPONSE|>"
+    with pytest.raises(ValueError, match="next_turn_ids: after the assistant's answer"):  # text before the end
+        next_turn_ids(tokenizer, "Sure?", eos_token_ids=[tokenizer.convert_tokens_to_ids("TILE")])
+
+
+@pytest.mark.full
+def test_two_turns_with_such_a_template_are_trained_exactly(checkpoints, tmp_path):
+    trainer = make("AdaPOTrainer", checkpoints(aya_vision), tmp_path)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert any(len(trajectory.turns) == 2 for trajectory in trainer.trajectories)
+    assert trainer.facts.max_difference < 1e-5
