@@ -5,9 +5,18 @@ from transformers import (
     AyaVisionConfig,
     AyaVisionForConditionalGeneration,
     AyaVisionProcessor,
+    DeepseekVLConfig,
+    DeepseekVLForConditionalGeneration,
+    DeepseekVLProcessor,
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
+    Gemma4Processor,
     GenerationConfig,
     Glm4vMoeConfig,
     Glm4vMoeForConditionalGeneration,
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    Idefics3Processor,
     InternVLConfig,
     InternVLForConditionalGeneration,
     LlavaNextConfig,
@@ -19,12 +28,17 @@ from transformers import (
     PaliGemmaForConditionalGeneration,
     PaliGemmaProcessor,
 )
+from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
+from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
+from trl_mmreason.compat import torchvision_free
 from trl_mmreason.miniature.corpus import corpus
-from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.models import _trl_template, build_model
 from trl_mmreason.miniature.tokenizer import train_tokenizer
 
 SIDE, PATCH = 56, 14
@@ -168,6 +182,76 @@ def internvl_experts():
         image_seq_length=4,
     )
     return InternVLForConditionalGeneration(config), processor
+
+
+def idefics3():
+    """A model that reads an image's tiles, with a mask of their pixels, as many for each row as the largest has."""
+    tiles = [f"<row_{row}_col_{column}>" for row in range(1, 3) for column in range(1, 3)]
+    special = ["<|begin_of_text|>", "<|im_start|>", "<fake_token_around_image>", "<global-img>", *tiles]
+    named = {"eos_token": "<end_of_utterance>", "pad_token": "<|im_end|>", "image_token": "<image>"}
+    named |= {"global_image_token": "<global-img>", "fake_image_token": "<fake_token_around_image>"}
+    special = [token for token in special if token not in named.values()]
+    tokenizer = tokenizer_with(special, _trl_template("idefics3"), **named)
+    config = Idefics3Config(
+        text_config={"model_type": "llama", **text_of(tokenizer)},
+        vision_config=vision_of(),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    images = Idefics3ImageProcessorPil(size={"longest_edge": 2 * SIDE}, max_image_size={"longest_edge": SIDE})
+    processor = Idefics3Processor(
+        image_processor=images, tokenizer=tokenizer, image_seq_len=4, chat_template=tokenizer.chat_template
+    )
+    return Idefics3ForConditionalGeneration(config), processor
+
+
+def deepseek_vl():
+    """A model whose processor returns tensors of ids, which it pads by itself."""
+    template = PLAIN.replace("IMAGE", "<image>")
+    tokenizer = tokenizer_with([], template, bos_token="<bos>", image_token="<image>")
+    config = DeepseekVLConfig(
+        text_config={"model_type": "llama", **text_of(tokenizer)},
+        vision_config={"model_type": "siglip_vision_model", **vision_of(vision_use_head=False)},
+        image_token_id=tokenizer.image_token_id,
+    )
+    images = DeepseekVLImageProcessorPil(size={"height": SIDE, "width": SIDE}, min_size=PATCH)
+    processor = DeepseekVLProcessor(
+        image_processor=images, tokenizer=tokenizer, chat_template=template, num_image_tokens=16
+    )
+    return DeepseekVLForConditionalGeneration(config), processor
+
+
+def gemma4():
+    """A model that is told where each patch of an image lies, and attends to all of an image at once."""
+    named = {"eos_token": "<turn|>", "bos_token": "<bos>", "boi_token": "<|image>", "eoi_token": "<image|>"}
+    named |= {"image_token": "<|image|>", "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
+    special = ["<|turn>", "<|video|>", "<|channel>", "<channel|>", "<|think|>"]
+    tokenizer = tokenizer_with(special, _trl_template("gemma4_v5"), **named)
+    layers = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 24}
+    layers |= {"vocab_size_per_layer_input": len(tokenizer), "hidden_size_per_layer_input": 8, "head_dim": 16}
+    layers |= {"final_logit_softcapping": 30.0, "use_bidirectional_attention": "vision", "num_kv_shared_layers": 0}
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision |= {"num_key_value_heads": 4, "head_dim": 8, "patch_size": 8, "pooling_kernel_size": 2}
+    config = Gemma4Config(
+        text_config=text_of(tokenizer, **layers),
+        vision_config={**vision, "position_embedding_size": 256},
+        audio_config=None,
+        **{
+            f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id")
+            for kind in ("boi", "eoi", "image", "audio", "boa")
+        },
+        video_token_id=tokenizer.convert_tokens_to_ids("<|video|>"),
+    )
+    processor = Gemma4Processor(
+        feature_extractor=Gemma4AudioFeatureExtractor(),
+        image_processor=Gemma4ImageProcessorPil(patch_size=8, pooling_kernel_size=2, max_soft_tokens=70),
+        tokenizer=tokenizer,
+        video_processor=torchvision_free.VideoProcessorStandIn(video_processor_type="Gemma4VideoProcessor"),
+        chat_template=tokenizer.chat_template,
+        image_seq_length=70,
+    )
+    return Gemma4ForConditionalGeneration(config), processor
 
 
 def saved(make, folder):
