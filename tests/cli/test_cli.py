@@ -87,7 +87,7 @@ def test_help_names_the_defaults_that_say_something():
     ]  # fmt: skip
 
 
-def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
+def test_an_interrupted_command_ends_in_a_line(monkeypatch, capsys):
     def interrupt(_):
         raise KeyboardInterrupt
 
@@ -95,6 +95,7 @@ def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
     with pytest.raises(SystemExit) as caught:
         main(["merge", "one.sqlite", "two.sqlite", "--output", "both.sqlite"])
     assert caught.value.code == 130
+    assert capsys.readouterr().err.endswith("interrupted: what was finished is saved. To go on: the same command\n")
 
 
 @pytest.mark.parametrize("option", ["--max-new-tokens", "--max_new_tokens", "--max_completion_length"])

@@ -35,6 +35,7 @@ REFUSED = [
     (f"{EVALUATE} --followup Check.", "--followup has no effect here, as it belongs to --protocol two-turn"),
     (f"{EVALUATE} --max-steps 3", "--max-steps has no effect here, as it belongs to --protocol step-beam"),
     (f"{EVALUATE} --judge-server {URL}", "--judge-server needs --judge"),
+    *((f"{command} --openai-only", "--openai-only needs --server") for command in (EVALUATE, PREFILTER, REVISE)),
     (f"{EVALUATE} --judge-extracts-only", "--judge-extracts-only needs --judge"),
     (f"{EVALUATE} --vllm --adapter a", "leave --server and --adapter out"),
     (f"{EVALUATE} --dtype float32", "--dtype has no effect here, as it belongs to --vllm"),

@@ -138,8 +138,9 @@ def test_hints_stand_before_the_question_and_reach_the_judge(tmp_path):
     with chat_stub(Parties) as server:
         folder = evaluate(
             tmp_path / "out", f"mathvista={source}", "--model", "policy", "--server", server.url, "--limit", 1,
-            "--system-prompt", "sophia", "--judge", "judge", "--judge-server", server.url,
+            "--openai-only", "--system-prompt", "sophia", "--judge", "judge", "--judge-server", server.url,
         )  # fmt: skip
+        assert all("top_k" not in body and "max_completion_tokens" in body for body in server.bodies)
         (policy,), (judge,) = (
             [body["messages"] for body in server.bodies if body["model"] == name] for name in ("policy", "judge")
         )

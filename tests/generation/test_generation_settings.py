@@ -1,6 +1,7 @@
 """Rollouts are sampled with the trainer's settings; those of the checkpoint's generation_config.json are left out."""
 
 import json
+import re
 import shutil
 from contextlib import contextmanager, nullcontext
 
@@ -9,6 +10,7 @@ from support import ParityGrader, adapo_trainer, load, prepared_batch
 from transformers import GenerationConfig
 
 from trl_mmreason import AdaPOConfig
+from trl_mmreason.generation.engine import SamplingParams
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 
 UNLIKELY = list(range(100, 300))
@@ -145,3 +147,22 @@ def test_an_engine_names_what_it_leaves_out(checkpoints, tmp_path, caplog):
     assert "suppress_tokens=[300]" in warning
     assert "repetition_penalty=5.0" in warning
     assert warning.endswith("answers are sampled without.")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"temperature": float("nan")}, "temperature=nan, expected a number ≥ 0"),
+        ({"temperature": float("inf")}, "temperature=inf, expected a number ≥ 0"),
+        ({"temperature": "1"}, "temperature='1', expected a number ≥ 0"),
+        ({"max_new_tokens": "20"}, "max_new_tokens='20', expected an integer ≥ 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0, expected an integer ≥ 1"),
+        ({"max_new_tokens": True}, "max_new_tokens=True, expected an integer ≥ 1"),
+        ({"top_p": float("nan")}, "top_p=nan, expected a number above 0 and at most 1"),
+        ({"top_p": 0}, "top_p=0, expected a number above 0 and at most 1"),
+        ({"top_k": 2.5}, "top_k=2.5, expected an integer ≥ 0"),
+    ],
+)
+def test_sampling_parameters_out_of_range_are_named(given, message):
+    with pytest.raises(ValueError, match=f"^SamplingParams: {re.escape(message)}.$"):
+        SamplingParams(**given)

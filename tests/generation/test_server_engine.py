@@ -131,6 +131,8 @@ def test_a_call_says_everything_that_decides_the_answer(stub):
             "top_p": 0.9,
             "top_k": -1,
             "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
             "stop": ["</step>"],
             "include_stop_str_in_output": True,
             "logprobs": True,
@@ -143,7 +145,9 @@ def test_a_call_says_everything_that_decides_the_answer(stub):
 def test_openai_only_sends_nothing_else_and_refuses_what_would_need_it(stub):
     engine = engine_at(stub, openai_only=True)
     engine.sample([asked("a")], SamplingParams())
-    assert stub.bodies[0].keys() == {"model", "messages", "max_completion_tokens", "temperature", "top_p", "seed"}
+    penalties = {"presence_penalty", "frequency_penalty"}  # OpenAI's, too
+    length = "max_completion_tokens"
+    assert stub.bodies[0].keys() == {"model", "messages", length, "temperature", "top_p", "seed", *penalties}
     for request, sampling_params in [
         (asked("a", prefix="So"), SamplingParams()),
         (asked("a"), SamplingParams(top_k=5)),

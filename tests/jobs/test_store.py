@@ -154,7 +154,7 @@ def test_changed_settings_are_refused_with_the_difference_named(path, now, line)
         with pytest.raises(SettingsChanged) as refusal:
             store.open_stage(STAGE, now)
         assert str(refusal.value).splitlines()[1:-1] == [f"  {line}"]
-        assert "another stage name" in str(refusal.value)
+        assert str(refusal.value).endswith("keep the earlier results: another stage name or another file.")
         store.open_stage("another", now)
         assert store.stages() == {STAGE: SETTINGS, "another": now}
 

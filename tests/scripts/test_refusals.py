@@ -1,5 +1,6 @@
 """What the user gave, or the machine, ends a script in one line; a bug keeps its traceback."""
 
+import importlib
 import resource
 import runpy
 import shutil
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import pytest
 from example_runs import ROOT
-from huggingface_hub.errors import LocalTokenNotFoundError
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+from huggingface_hub.utils import hf_raise_for_status
 
 from trl_mmreason.scripts.refusals import exit_on_refusal, refusal
+
+HTTP = importlib.import_module(type(get_session()).__module__.partition(".")[0])  # httpx, or httpx2
 
 SMALL = {
     **{"dataset_name": "miniature/adding", "train_rows": 16, "max_completion_length": 4, "max_steps": 1},
@@ -67,9 +72,7 @@ def test_settings_that_cannot_be_used_are_named_in_a_line(refused, given, messag
 
 
 def test_a_push_that_cannot_be_names_its_setting(refused):
-    assert refused(push_to_hub="true").endswith(
-        "Fix: log in with `hf auth login` or set HF_TOKEN, or --push_to_hub false"
-    )
+    assert refused(push_to_hub="true").endswith(". Fix: unset HF_HUB_OFFLINE, or --push_to_hub false")
 
 
 def cut(folder):
@@ -130,9 +133,40 @@ def test_a_bug_keeps_its_traceback():
         raise RuntimeError("out of something")
 
 
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [
+        (401, ". Fix: log in with `hf auth login` or set HF_TOKEN"),
+        (403, ". Fix: take a token that has the right to it (`hf auth login` or HF_TOKEN), or another repository"),
+        (404, ""),
+        (429, ". Fix: try again later"),
+        (503, ". Fix: try again later"),
+    ],
+)
+def test_the_fix_belongs_to_what_the_hub_answered(status, fix):
+    url = f"{constants.ENDPOINT}/api/repos/create"
+    answer = HTTP.Response(status, request=HTTP.Request("POST", url))
+    with pytest.raises(HfHubHTTPError) as error:
+        hf_raise_for_status(answer)
+    line = refusal(error.value)
+    assert url in line
+    assert line.endswith(fix)
+    assert ("Fix: " in line) == bool(fix)
+
+
+def test_a_hub_out_of_reach_is_named():
+    with pytest.raises(HTTP.ConnectError) as error:
+        HTTP.get("http://127.0.0.1:9/", trust_env=False)
+    assert refusal(error.value) == (
+        f"the Hub: {constants.ENDPOINT}: [Errno 111] Connection refused. Fix: try again later"
+    )
+
+
 def test_what_is_no_space_and_what_the_hub_says():
     full = OSError(28, "No space left on device", "model.bin")
     assert refusal(full).startswith("a file could not be written: [Errno 28] No space left on device: 'model.bin'. Fix")
-    assert refusal(LocalTokenNotFoundError("Token is required")) == "the Hub: Token is required"
+    login = "log in with `hf auth login` or set HF_TOKEN"
+    line = f"the Hub: {constants.ENDPOINT}: Token is required. Fix: {login}"
+    assert refusal(LocalTokenNotFoundError("Token is required")) == line
     assert refusal(PermissionError(13, "Permission denied", "x")) == "[Errno 13] Permission denied: 'x'"
     assert refusal(FileNotFoundError(2, "No such file", "x")) is None

@@ -22,6 +22,7 @@ from trl_mmreason.scripts.comparison import train_and_compare
 from trl_mmreason.scripts.refusals import WrongArgument, exit_on_refusal
 from trl_mmreason.scripts.script_parser import ScriptParser
 from trl_mmreason.scripts.single_stage import (
+    AGAIN,
     LORA_TARGETS,
     DataArguments,
     load_data,
@@ -211,10 +212,15 @@ def test_an_adapter_as_the_policy_is_refused(tmp_path):
         trainer_settings(ModelConfig(model_name_or_path=str(tmp_path)), adapo_config(tmp_path))
 
 
-def test_an_interrupted_script_ends_without_a_traceback():
-    with pytest.raises(SystemExit) as ended, exit_on_refusal():
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("said", ["", "training stopped at step 2 of 3; nothing is saved since out/checkpoint-1"])
+def test_an_interrupted_script_says_in_a_line_what_is_saved(said, capsys):
+    with pytest.raises(SystemExit) as ended, exit_on_refusal("grpo.py", again=AGAIN):
+        raise KeyboardInterrupt(said)
     assert ended.value.code == 130
+    assert capsys.readouterr().err == (
+        f"grpo.py: interrupted: {said or 'what was finished is saved'}. To go on: the same command with "
+        "--resume_from_checkpoint auto\n"
+    )
 
 
 @pytest.mark.full

@@ -28,6 +28,12 @@ pytestmark = pytest.mark.full
 
 WRONG_TOKEN = "hf_refused"
 
+ROWS = [
+    *("report.html", "rounds.sqlite", "unheard_of.jsonl", "notes.txt", "_questions/1.png", "evaluation/table.txt"),
+    *("round-1/pairs.parquet", "round-1/policy/model.safetensors", "round-1/checkpoint-1/optimizer.pt", "rows.json"),
+]
+"""Files of several stages, rounds and evaluations, and some that nobody has thought of."""
+
 
 # -------------------------------------------------------------------------------------------------- the worker process
 
@@ -83,7 +89,7 @@ def push_an_adapter(base, folder):
 
 def push_while_training(base, folder):
     settings = {"save_strategy": "steps", "save_steps": 1, "push_to_hub": True, "hub_strategy": folder.name}
-    trainer = one_step_trainer(base, folder, **settings)
+    trainer = one_step_trainer(base, folder, num_iterations=2, **settings)  # the checkpoint holds half a rollout
     trainer.train()
     return compare_with_hub(trainer)
 
@@ -92,8 +98,9 @@ def publish_a_model(base, folder):
     """As the scripts do, with a run's own files beside the model."""
     trainer = one_step_trainer(base, folder, push_to_hub=True, log_completions=True, num_completions_to_print=0)
     train_and_save(trainer)
-    for page in ("report.html", "training.html"):
-        (folder / page).write_text("a question of the test set")
+    for file in ROWS:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("a question of the test set")
     with redirect_stdout(StringIO()) as said, warnings_of() as warned:
         publish(trainer, "data/rows.parquet")
     return {"said": said.getvalue(), "warned": warned, "completions": len(list((folder / "completions").iterdir()))}
@@ -103,9 +110,13 @@ def be_refused_by_publish(base, folder):
     trainer = one_step_trainer(base, folder, push_to_hub=True)
     train_and_save(trainer)
     trainer.args.hub_token = WRONG_TOKEN
-    with pytest.raises(PushRefused) as refusal:
+    with pytest.raises(PushRefused) as refusal, warnings_of() as warned:
         publish(trainer, "data/rows.parquet")
-    return {"error": str(refusal.value), "trained": trainer.model.state_dict()}
+    again = one_step_trainer(base, folder, push_to_hub=True, resume_from_checkpoint="auto")
+    train_and_save(again)
+    publish(again, "data/rows.parquet")
+    trained = trainer.model.state_dict()
+    return {"error": str(refusal.value), "trained": trained, "warned": warned, "steps": again.facts.updates}
 
 
 def be_refused_while_training(base, folder):
@@ -242,13 +253,15 @@ def test_every_save_pushes_the_model_while_it_trains(hub):
     assert [path for path in pushed.files if "/" in path] == []
 
 
-def test_the_checkpoint_strategy_also_pushes_what_a_run_resumes_from(hub):
+def test_the_checkpoint_strategy_also_pushes_what_a_run_resumes_from(hub, folder):
     pushed = hub.repos["tester/checkpoint"]
     assert pushed.commits == ["Training in progress, step 1", "Training in progress, step 1, checkpoint"]
     assert pushed.files["last-checkpoint/model.safetensors"] == pushed.files["model.safetensors"]
     assert json.loads(pushed.files["last-checkpoint/trainer_state.json"])["global_step"] == 1
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "_files.json"):
         assert pushed.files[f"last-checkpoint/{name}"]
+    assert (folder / "checkpoint/checkpoint-1/rollouts_0_of_1.pt").exists()
+    assert [path for path in pushed.files if "rollouts" in path] == []  # prompts, answers and images
 
 
 def test_what_a_script_publishes_has_no_row_of_the_data_and_its_address_is_printed(hub, findings, folder):
@@ -256,7 +269,8 @@ def test_what_a_script_publishes_has_no_row_of_the_data_and_its_address_is_print
     assert found["completions"] == 1
     assert pushed.commits == ["End of training"]
     assert "model.safetensors" in pushed.files
-    assert [path for path in pushed.files if "/" in path or path.endswith(".html")] == []
+    assert sorted(pushed.files.keys() & {*ROWS, "training.html"}) == []
+    assert [path for path in pushed.files if "/" in path] == []
     assert found["said"] == f"Pushed to {hub.url}/tester/published\n"
 
 
@@ -269,12 +283,19 @@ def test_a_base_that_nobody_else_has_is_warned_of_and_not_linked(hub, findings, 
     )
 
 
-def test_a_push_that_is_refused_after_a_script_s_training_says_where_the_model_is(findings, folder):
+def test_a_push_that_is_refused_after_a_script_s_training_says_where_the_model_is(hub, findings, folder):
     found, place = findings["unpublished"], folder / "unpublished"
     assert found["error"].startswith(f"the model is saved in {place}, but was not pushed: ")
-    assert f"hf auth login`, then: hf upload tester/unpublished {place} --exclude '_*'" in found["error"]
+    assert hub.url in found["error"]
+    assert found["error"].endswith(
+        "Fix: log in with `hf auth login` or set HF_TOKEN, then the same command with --resume_from_checkpoint auto, "
+        "which trains no further and pushes."
+    )
+    assert f"Pushing {place} to {hub.url}/tester/unpublished" in found["warned"]
     assert_equal_tensors(load(place)[0].state_dict(), found["trained"])
     assert (place / "trainer_state.json").exists()
+    assert (findings["unpublished"]["steps"], hub.repos["tester/unpublished"].commits) == (0, ["End of training"])
+    assert "model.safetensors" in hub.repos["tester/unpublished"].files
 
 
 def test_a_push_that_is_refused_while_training_is_warned_of(hub, findings, folder):

@@ -92,7 +92,44 @@ class EndAfter(TrainerCallback):
         control.should_training_stop = state.global_step == self.step
 
 
+# ------------------------------------------------------------------------------------------------------------- Ctrl-C
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_ctrl_c_says_what_was_saved(step, base, tmp_path):
+    def press():
+        raise KeyboardInterrupt
+
+    trainer = make(SFT, base, tmp_path, **{**EVERY_STEP, "save_steps": 2})
+    trainer.add_callback(At(step, press))
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        trainer.train()
+    since = f"since {tmp_path}/checkpoint-2" if step == 3 else f"yet: {tmp_path} has no checkpoint"
+    assert str(interrupted.value) == f"training stopped at step {step - 1} of 3; nothing is saved {since}"
+
+
 # ------------------------------------------------------------------------------------------------------- finished runs
+
+
+def test_a_part_of_an_epoch_is_not_taken_for_a_longer_one(base, tmp_path):
+    """16 rows in 4 steps an epoch: a quarter is 1 step, half of it 2, and 2 steps are not a whole epoch."""
+    epochs = {"per_device_train_batch_size": 4, "save_strategy": "no", "resume_from_checkpoint": "auto"}
+
+    def steps(**settings):
+        trainer = make(SFT, base, tmp_path, **{**epochs, **settings})
+        if finished_state(trainer.args) is None:
+            train_and_save(trainer)
+            return trainer.state.global_step
+        return "finished"
+
+    quarter = {"max_steps": -1, "num_train_epochs": 0.25}
+    assert steps(**quarter) == 1
+    assert steps(**quarter) == "finished"
+    assert steps(max_steps=-1, num_train_epochs=0.5) == 2
+    assert steps(max_steps=2) == "finished"
+    assert steps(max_steps=3) == 3
+    assert steps(max_steps=-1, num_train_epochs=1.0) == 4
+    assert steps(max_steps=-1, num_train_epochs=1) == "finished"
 
 
 @pytest.mark.parametrize("name", full_but(SFT, TRAINERS))
@@ -501,7 +538,7 @@ def test_only_incomplete_checkpoints_are_no_reason_not_to_start(copied):
 def test_a_run_is_resumed_with_its_policy_and_learning_rate(copied):
     claim(copied, "auto", learning_rate=1e-5)  # the first to say them
     for changed in ({"policy": "other"}, {"learning_rate": 1e-6}):
-        with pytest.raises(SettingsChanged, match="other settings"):
+        with pytest.raises(SettingsChanged, match="other settings(?s:.*)results: another --output_dir.$"):
             claim(copied, "auto", **{"learning_rate": 1e-5, **changed})
     claim(copied, "auto", learning_rate=1e-5, max_steps=9, per_device_train_batch_size=2)
     claim(copied, str(copied / "checkpoint-1"), learning_rate=1e-6)  # asked for by name

@@ -73,6 +73,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
     _tag_names = ["trl", "trl-mmreason", "adapo"]
     _name = "AdaPO"
     _paper = PAPER
+    telling_metrics = ("acc_t2", "reward")
 
     args: AdaPOConfig
 

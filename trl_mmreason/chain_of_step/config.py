@@ -183,11 +183,18 @@ class IterativeDPOConfig(DPOConfig):
                 "other questions are answered before the first and after each round. Leave it 'no', and pass them as "
                 "eval_dataset."
             )
+        if self.save_strategy == "best":
+            raise ValueError(
+                "IterativeDPOConfig: save_strategy='best' is not supported: no evaluation chooses a checkpoint of a "
+                "round. Leave it 'steps', or 'epoch' or 'no'."
+            )
         for name, why in {
             "precompute_ref_log_probs": "the pairs are made during training",
             "sync_ref_model": "the reference is the SFT model in all rounds",
             "max_length": "a cut row would lose its answer or part of an image",
-            "load_best_model_at_end": "the last round's policy is the result",
+            **dict.fromkeys(
+                ("load_best_model_at_end", "metric_for_best_model"), "the last round's policy is the result"
+            ),
         }.items():
             if getattr(self, name):
                 raise ValueError(f"IterativeDPOConfig: {name}={getattr(self, name)!r} is not supported: {why}.")

@@ -173,7 +173,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
                 f"in output_dir, {self.args.output_dir}. Leave it out, or set output_dir."
             )
         output, finished = TrainOutput(0, 0.0, {}), 0
-        with Store(self._root / "rounds.sqlite") as store:
+        with Store(self._root / "rounds.sqlite", elsewhere="another output_dir") as store:
             store.fix_settings("rounds", self._deciding)
             for number in range(1, self.args.rounds + 1):
                 if not self._policy(number).exists():

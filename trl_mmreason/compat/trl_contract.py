@@ -40,8 +40,10 @@ VLLM_PARAMETERS = {
 CHECKPOINT_PARAMETERS = {
     "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
     "_load_best_model": ["self"],
+    "_evaluate": ["self", "trial", "ignore_keys_for_eval", "skip_scheduler"],
+    "_determine_best_metric": ["self", "metrics", "trial"],
 }
-"""Method of transformers' `Trainer`, which checkpoint.py overrides → its parameters."""
+"""Method of transformers' `Trainer`, which checkpoint.py or best_model.py overrides → its parameters."""
 
 GENERATION_ARGUMENTS = {
     "_prefill": ["input_ids", "generation_config", "model_kwargs"],

@@ -76,7 +76,11 @@ def evaluate_into(
             recorded, and those of `answer_questions`, such as `batch_size` and `description`.
     """
     refuse_folders(Path(folder), REPORT)
-    with nullcontext() if training else Store(Path(folder) / "answers.sqlite") as store:
+    with (
+        nullcontext()
+        if training
+        else Store(Path(folder) / "answers.sqlite", elsewhere="another output folder") as store
+    ):
         samples = evaluate(rows, engine, store, protocol, **asking)
     results = summarise(samples, benchmark, grader=asking.get("grader"))
     if PartialState().is_main_process:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
+from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
 import PIL.Image
@@ -34,11 +37,18 @@ class SamplingParams:
     logprobs: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise ValueError(
-                f"SamplingParams: got {self}; expected max_new_tokens ≥ 1, temperature ≥ 0, 0 < top_p ≤ 1 and "
-                "top_k ≥ 0."
-            )
+        rules: dict[str, tuple[Any, float, float, str]] = {
+            "max_new_tokens": (Integral, 1, inf, "an integer ≥ 1"),
+            "temperature": (Real, 0, sys.float_info.max, "a number ≥ 0"),
+            "top_p": (Real, sys.float_info.min, 1, "a number above 0 and at most 1"),
+            "top_k": (Integral, 0, inf, "an integer ≥ 0"),
+        }
+        for name, (kind, least, most, expected) in rules.items():
+            value = getattr(self, name)
+            if (
+                not isinstance(value, kind) or isinstance(value, bool) or not least <= value <= most
+            ):  # NaN is in no range
+                raise ValueError(f"SamplingParams: {name}={value!r}, expected {expected}.")
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,8 @@ class ServerEngine:
         }
         if self._takes_generation_config:
             return self._with_generation_config(fields, request, sampling_params)
+        # Fields of OpenAI's API; vLLM takes them from the checkpoint's generation_config.json if they are left out.
+        fields |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
         if not self.openai_only:
             fields |= {"top_k": sampling_params.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
         if sampling_params.logprobs:

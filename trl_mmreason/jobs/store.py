@@ -74,12 +74,17 @@ class Record(NamedTuple):
 class Store:
     """A file of finished units in stages, for several processes and threads at once; made if it does not exist.
 
+    Args:
+        path: the file.
+        elsewhere: where the caller can keep results of other settings, for the message of `SettingsChanged`.
+
     Raises:
         StoreError: the file is no store, of a newer format, damaged, or cannot be written to; and from any method when
             the disk is full, another process holds the file too long, or the file was deleted.
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: str | os.PathLike, *, elsewhere: str = "another stage name or another file") -> None:
+        self._elsewhere = elsewhere
         self._database = Database(path)
         self.path = self._database.path
         self._opened: dict[str, dict[str, str]] = {}  # stage of results → the stages opened for it and their settings
@@ -131,8 +136,7 @@ class Store:
             raise SettingsChanged(
                 f"{self.path}: stage {stage!r} was begun with other settings, and results must not mix:\n"
                 + "".join(f"  {line}\n" for line in changed)
-                + "Fix: take these settings back, or write elsewhere: another output or --store of a command, another "
-                "output_dir of a training, in Python another stage name or another file."
+                + f"Fix: take these settings back, or keep the earlier results: {self._elsewhere}."
             )
         return then
 

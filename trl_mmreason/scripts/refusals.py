@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -26,20 +27,25 @@ class WrongArgument(ValueError):
 
 
 @contextmanager
-def exit_on_refusal(program: str | None = None) -> Iterator[None]:
-    """End the program with one line on an error that `refusal` explains, and with status 130 on Ctrl-C.
+def exit_on_refusal(program: str | None = None, again: str = "the same command") -> Iterator[None]:
+    """End the program with one line on an error that `refusal` explains, and with one and status 130 on Ctrl-C.
 
     Args:
         program: begins the line; the name of the running script by default.
+        again: what resumes the work that is saved.
     """
+    program = program or Path(sys.argv[0]).name
     try:
         yield
     except Exception as error:
         if (line := refusal(error)) is None:
             raise
-        raise SystemExit(f"{program or Path(sys.argv[0]).name}: {line}") from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None  # the status that shells expect; finished work is kept
+        raise SystemExit(f"{program}: {line}") from error
+    except KeyboardInterrupt as interrupt:
+        if os.environ.get("RANK", "0") == "0":
+            kept = str(interrupt) or "what was finished is saved"
+            sys.stderr.write(f"{program}: interrupted: {kept}. To go on: {again}\n")
+        raise SystemExit(130) from None  # the status that shells expect
 
 
 def refusal(error: BaseException) -> str | None:
@@ -58,8 +64,10 @@ def refusal(error: BaseException) -> str | None:
         fix = "Fix: free some space, or name another folder; what was saved before is kept."
         return f"a file could not be written: {unwritten}. {fix}"
     if isinstance(error, hub_errors()):
-        fix = " Fix: log in with `hf auth login` or set HF_TOKEN, or --push_to_hub false"
-        return f"the Hub: {_first_part(error)}{fix if 'init_hf_repo' in functions else ''}"
+        fix = hub_fix(error)
+        if "init_hf_repo" in functions:
+            fix = f"{fix}, or --push_to_hub false" if fix else "--push_to_hub false"
+        return f"the Hub: {hub_text(error)}{fix and f'. Fix: {fix}'}"
     if isinstance(error, SafetensorError):
         return f"the model's weights cannot be read: {error}. Fix: copy or download the model again."
     if type(error).__module__.startswith(_OURS) or isinstance(error, PermissionError):
@@ -79,6 +87,28 @@ def hub_errors() -> tuple[type[Exception], ...]:
 
     http: Any = importlib.import_module(type(get_session()).__module__.partition(".")[0])  # httpx, or httpx2
     return HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled, http.TransportError
+
+
+def hub_text(error: BaseException) -> str:
+    """What an error of the Hub says, in one line, with the address that was asked."""
+    from huggingface_hub import constants
+
+    text = _first_part(error).rstrip(".")
+    return text if constants.ENDPOINT in text else f"{constants.ENDPOINT}: {text}"
+
+
+def hub_fix(error: BaseException) -> str:
+    """What puts the cause of an error of the Hub right; "" if only the error itself can say."""
+    from huggingface_hub.errors import LocalTokenNotFoundError, OfflineModeIsEnabled
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401 or isinstance(error, LocalTokenNotFoundError):
+        return "log in with `hf auth login` or set HF_TOKEN"
+    if status == 403:
+        return "take a token that has the right to it (`hf auth login` or HF_TOKEN), or another repository"
+    if isinstance(error, OfflineModeIsEnabled):
+        return "unset HF_HUB_OFFLINE"
+    return "try again later" if status is None or status == 429 or status >= 500 else ""
 
 
 def _on_purpose(trace: TracebackType | None) -> bool:

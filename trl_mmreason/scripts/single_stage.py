@@ -24,20 +24,14 @@ from ..jobs.store import Store
 from ..miniature.lessons import Lessons
 from ..miniature.models import FAMILIES, SIZES, build_model
 from ..miniature.tasks import CATEGORIES, SPLITS, make_dataset
-from ..training.checkpoint import (
-    NOT_PUSHED,
-    explained_writing,
-    restore_adapter,
-    restore_weights,
-    save_whole,
-)
+from ..training.checkpoint import explained_writing, restore_adapter, restore_weights, save_whole
 from ..training.documented import documented
 from ..training.interruption import saves_before_it_ends
 from ..training.model_card import MINIATURE
 from ..training.resuming import finished_state, holds_model, left_by_a_run, resolve_checkpoint
 from ..training.sft import CompletionSFTConfig, CompletionSFTTrainer
 from .cold_start import cold_start
-from .refusals import WrongArgument, exit_on_refusal, hub_errors
+from .refusals import WrongArgument, exit_on_refusal, hub_errors, hub_fix, hub_text
 from .script_parser import ScriptParser, named_policy
 from .sections import DataArguments
 from .system_prompts import parse_optional_text
@@ -48,6 +42,8 @@ logger = logging.getLogger(__name__)
 class PushRefused(RuntimeError):
     """The Hub did not take a model, which is saved."""
 
+
+AGAIN = "the same command with --resume_from_checkpoint auto"
 
 _NEWEST = ("true", "auto")  # values of `resume_from_checkpoint` that name no checkpoint
 
@@ -67,7 +63,7 @@ LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_
 def run(main: Callable[..., None]) -> None:
     """Call a script's `main` with what the command line says, parsed as its annotations."""
     kinds = [kind for name, kind in get_type_hints(main).items() if name != "return"]
-    with exit_on_refusal():
+    with exit_on_refusal(again=AGAIN):
         main(*ScriptParser(kinds).parse_args_and_config())
 
 
@@ -234,7 +230,7 @@ def claim_output_dir(
     if not (is_resumed and takes_newest):
         (folder / _SETTINGS).unlink(missing_ok=True)
     given = {**vars(data_args), **training_args.to_dict(), **vars(model_args)}
-    with Store(folder / _SETTINGS) as store:
+    with Store(folder / _SETTINGS, elsewhere="another --output_dir") as store:
         store.fix_settings("training", {name: given.get(name) for name in _DECIDING})
 
 
@@ -286,10 +282,11 @@ def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
     try:
         commit = trainer.push_to_hub(dataset_name=dataset_name)
     except hub_errors() as error:
-        left_out = " ".join(f"--exclude '{pattern}'" for pattern in ("_*", "checkpoint-*", *NOT_PUSHED))
+        fix = hub_fix(error)
+        then = f"{fix}, then {AGAIN}" if fix else AGAIN
         raise PushRefused(
-            f"the model is saved in {folder}, but was not pushed: {' '.join(str(error).split())} Fix: log in with "
-            f"`hf auth login`, then: hf upload {trainer.hub_model_id} {folder} {left_out}"
+            f"the model is saved in {folder}, but was not pushed: {hub_text(error)}. Fix: {then}, "
+            "which trains no further and pushes."
         ) from error
     if trainer.is_world_process_zero():
         sys.stdout.write(f"Pushed to {commit.repo_url}\n")

@@ -215,7 +215,7 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
         finished: file or folder that it writes last.
         work: does it.
     """
-    with Store(folder / "stages.sqlite") as store:
+    with Store(folder / "stages.sqlite", elsewhere="another --output_dir") as store:
         store.fix_settings(stage, settings)
     if finished.exists():
         return

@@ -11,13 +11,12 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, is_peft_model
-from huggingface_hub import HfApi
+from huggingface_hub import constants
 from peft import PeftModel, load_peft_weights
 from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
@@ -26,11 +25,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
 from ..compat.adapters import CheckpointError, adapter_tensors, check_adapter_restored, check_names
-from ..compat.replaced import replaced
 from ..compat.sharding import is_sharded, load_whole_state, loading_whole, whole_state
 from ..data.folders import atomic_path, lock_folder, unlock_folder
+from .best_model import BestModelMixin
 from .interruption import ends_on_signal
 from .model_card import edit_card, warn_of_local_base
+from .pushing import pushes_models_only
 from .resuming import (
     UNFINISHED,
     NoCheckpoint,
@@ -47,23 +47,6 @@ logger = logging.getLogger(__name__)
 _TORCH_CANNOT_WRITE = ("inline_container.cc", "iostream error", "PytorchStreamWriter")  # it raises RuntimeError
 
 _OPTIMIZERS = ("optimizer*", "global_step*")  # the second of DeepSpeed
-
-NOT_PUSHED = ("completions/*", "training.html", "report.html")
-"""Files of a run with rows of its data sets, which are pushed by hand only; `Trainer` leaves out names that begin with
-an underscore, and checkpoints."""
-
-
-@contextmanager
-def pushes_no_rows() -> Iterator[None]:
-    """Leave `NOT_PUSHED` out of uploads within the block."""
-    upload = HfApi.upload_folder
-
-    @wraps(upload)
-    def upload_model(self: HfApi, *args: Any, ignore_patterns: list[str] | None = None, **kwargs: Any) -> Any:
-        return upload(self, *args, ignore_patterns=[*(ignore_patterns or ()), *NOT_PUSHED], **kwargs)
-
-    with replaced(HfApi, upload_folder=upload_model):
-        yield
 
 
 def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
@@ -145,7 +128,7 @@ def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
         weight.data = weight.data.to(types[name])
 
 
-class CheckpointRestoreMixin(Trainer):
+class CheckpointRestoreMixin(BestModelMixin):
     """Mixin that writes checkpoints whole, restores their weights for every model family, and saves before it pushes.
 
     A checkpoint is written into a folder of another name, which is renamed when all of it is there. A signal ends
@@ -168,12 +151,18 @@ class CheckpointRestoreMixin(Trainer):
             NoCheckpoint: there is none, or the one that was named is incomplete.
             FolderInUse: another process is training in `output_dir`.
             TrainingInterrupted: a signal asked to end; there is a checkpoint to resume from.
+            KeyboardInterrupt: Ctrl-C; says what was saved.
         """
         folder = self.args.output_dir
         locks = self.is_world_process_zero() and lock_folder(folder)
         try:
             with ends_on_signal(self):
                 return super().train(self._resolve_checkpoint(resume_from_checkpoint), *args, **kwargs)
+        except KeyboardInterrupt as interrupt:
+            newest, _ = newest_checkpoint(folder)
+            since = f"since {newest}" if newest else f"yet: {folder} has no checkpoint"
+            step = f"step {self.state.global_step} of {self.state.max_steps}"
+            raise KeyboardInterrupt(f"training stopped at {step}; nothing is saved {since}") from interrupt
         finally:
             if locks:
                 unlock_folder(folder)
@@ -207,10 +196,30 @@ class CheckpointRestoreMixin(Trainer):
         counted = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, checkpoint, trial
         )
+        by_epochs = self.args.max_steps <= 0
+        # `Trainer` has it rounded up, so that a quarter of an epoch would look like all of it to `finished_state`
+        self.state.num_train_epochs = (
+            self.args.num_train_epochs if by_epochs else max_steps / num_update_steps_per_epoch
+        )
         if checkpoint is not None:
-            check_same_place(self.state, num_update_steps_per_epoch, by_epochs=self.args.max_steps <= 0)
+            check_same_place(self.state, num_update_steps_per_epoch, by_epochs=by_epochs)
             self.state.best_model_checkpoint = best_of(Path(checkpoint), self.args.output_dir)
+            if (
+                self.state.best_global_step
+                and self.state.best_model_checkpoint is None
+                and self.args.load_best_model_at_end
+            ):
+                self._warn_of_lost_best()
         return counted
+
+    def _warn_of_lost_best(self) -> None:
+        if self.is_world_process_zero():
+            state = self.state
+            logger.warning(
+                f"The best checkpoint, checkpoint-{state.best_global_step} with {self.args.metric_for_best_model}="
+                f"{state.best_metric:.4g}, is no longer there: the end of training saves the last weights, unless a "
+                "later evaluation is better than that."
+            )
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         # `Trainer` takes an epoch's first step before it looks whether all are done: one too many on a finished run.
@@ -253,7 +262,7 @@ class CheckpointRestoreMixin(Trainer):
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self._unfinished is None:  # else `_save_checkpoint` does it when the checkpoint has its name
-            with pushes_no_rows():
+            with pushes_models_only():
                 super()._push_from_checkpoint(checkpoint_folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -308,19 +317,27 @@ class CheckpointRestoreMixin(Trainer):
         """Create the repository as `Trainer` does, after a warning of a base that nobody else has."""
         if self.is_world_process_zero():
             warn_of_local_base(self)
+            logger.warning(f"Pushing to {constants.ENDPOINT}: asking for the repository of the model")
         super().init_hf_repo(*args, **kwargs)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push the model after saving it, so that a refused token does not lose the training.
 
-        What the policy wrote in training stays here, with the questions in it: `NOT_PUSHED`.
+        What holds rows, or what the policy wrote, stays here; see `pushing.py`.
         """
         if not self.args.push_to_hub:  # then `Trainer` creates the repository before it saves
             self.save_model(_internal_call=True)
-        with pushes_no_rows():
+        if self.is_world_process_zero():
+            logger.warning(f"Pushing {self.args.output_dir} to {constants.ENDPOINT}/{self.hub_model_id or ''}")
+        with pushes_models_only():
             return super().push_to_hub(*args, **kwargs)
 
     def _finish_current_push(self) -> None:
+        push = getattr(self, "push_in_progress", None)
+        if push is not None and not push.is_done():
+            logger.warning(
+                f"Pushing to {constants.ENDPOINT}/{self.hub_model_id}: waiting for the last checkpoint's upload"
+            )
         super()._finish_current_push()
         for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):  # nobody else looks at its error
             if (error := job.exception()) is not None:

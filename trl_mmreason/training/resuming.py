@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -295,7 +294,5 @@ def finished_state(args: TrainingArguments) -> TrainerState | None:
     newest, _ = newest_checkpoint(folder)
     is_last = newest is None or step_of(newest) <= state.global_step
     by_steps = args.max_steps > 0
-    as_asked = (
-        state.max_steps == args.max_steps if by_steps else state.num_train_epochs == math.ceil(args.num_train_epochs)
-    )
+    as_asked = state.max_steps == args.max_steps if by_steps else state.num_train_epochs == args.num_train_epochs
     return state if is_last and as_asked else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate.utils import send_to_device
@@ -18,6 +19,7 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
     the resumed run would sample anew and lose its place in the data.
     """
 
+    telling_metrics: ClassVar[Sequence[str]] = ("reward",)
     args: Any
     _buffered_inputs: Any  # `None`, or micro-batches
     _step: int

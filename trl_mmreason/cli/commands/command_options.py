@@ -36,6 +36,12 @@ def add_policy(command: ArgumentParser) -> None:
     command.add_argument("--chat-template-kwargs", type=parsers.json_object, metavar="JSON", help=template)
 
 
+def add_openai_only(command: ArgumentParser) -> None:
+    """Declare that the policy's server is a hosted API; commands with other parties have the option for those."""
+    only = "send --server only OpenAI's own fields, as hosted APIs refuse others"
+    command.add_argument("--openai-only", dest="policy_openai_only", action="store_true", help=only)
+
+
 def add_party(command: ArgumentParser, party: str, help_text: str, *, required: bool = False) -> None:
     """Declare a second model, which the arguments call `party`, such as "judge", and its server."""
     option = _option(party)
@@ -153,7 +159,7 @@ def run_pipeline(arguments: Namespace, pipeline: Callable[..., Any], *, system_p
     reading = {key: getattr(arguments, key) for key in ("split", "columns", "image_root")}
     loaded = load_rows(arguments.dataset, system_prompt=system_prompt, **reading)
     rows = rows_of_share(arguments, loaded.dataset)
-    with Store(store_path) as store:
+    with Store(store_path, elsewhere="another OUTPUT or --store") as store:
         result = pipeline(rows, store, settings)
     if not is_main_process():
         return
@@ -204,6 +210,8 @@ def check_servers(arguments: Namespace, *stores: str | Path) -> None:
     if getattr(arguments, "openai_only", False) and not served:
         expected = " or ".join(f"{_option(party)}-server" for party in parties)
         raise WrongArgument(f"--openai-only needs {expected}")
+    if getattr(arguments, "policy_openai_only", False) and not arguments.server:
+        raise WrongArgument("--openai-only needs --server")
     if all(Path(store).exists() for store in stores):
         return
     for party in ([None] if getattr(arguments, "server", None) else []) + served:
@@ -227,6 +235,7 @@ def load_engine(arguments: Namespace, party: str | None = None, **server_options
         model, servers, adapter = arguments.model, arguments.server, arguments.adapter
         template = arguments.chat_template_kwargs
         body = {"chat_template_kwargs": template} if template else {}
+        server_options["openai_only"] = getattr(arguments, "policy_openai_only", False)
         server_options["extra_body"] = {**server_options.get("extra_body", {}), **body}
     else:
         model, servers = getattr(arguments, party), getattr(arguments, f"{party}_server")

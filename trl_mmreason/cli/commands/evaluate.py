@@ -34,6 +34,7 @@ def add(command: ArgumentParser) -> None:
     add("benchmarks", nargs="+", metavar="BENCHMARK[=SOURCE]", help=benchmarks)
     add("--output", default="runs/evaluation", help="output folder, with a folder for each benchmark")
     options.add_policy(command)
+    options.add_openai_only(command)
     add("--vllm", action="store_true", help="sample with vLLM, one on each GPU under accelerate launch")
     dtype = "--vllm: dtype of the engine; auto, the default, reads float32 checkpoints as bfloat16"
     add("--dtype", choices=options.DTYPE_CHOICES, help=dtype)
@@ -113,7 +114,7 @@ def _do_share(
     from ...jobs.store import Store
 
     rows = options.rows_of_share(arguments, rows)
-    with Store(folder / "answers.sqlite") as store:
+    with Store(folder / "answers.sqlite", elsewhere="another --output") as store:
         evaluate(rows, engine, store, protocol, **asking)
     if options.is_main_process():
         options.print_share(arguments, len(rows), store.path)

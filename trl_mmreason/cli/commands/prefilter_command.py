@@ -19,6 +19,7 @@ _BOUNDS: dict[str, Any] = {"low": 0.1, "high": 0.9}
 
 def add(command: ArgumentParser) -> None:
     options.add_arguments(command)
+    options.add_openai_only(command)
     rule = (
         "adapo: two turns each, drop a question if all are right twice or all wrong twice; share: one turn each, "
         "keep it if the share of right answers lies between --low and --high; srpo: the same, of the first answers of "

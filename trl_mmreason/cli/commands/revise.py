@@ -17,6 +17,7 @@ from .parsers import count
 
 def add(command: ArgumentParser) -> None:
     options.add_arguments(command)
+    options.add_openai_only(command)
     command.add_argument("--revisions", type=count, default=2, help="revisions of each answer")
     command.add_argument("--n", type=count, default=1, help="trajectories sampled for each question")
     options.add_text(command, "--followup", "user message after every answer but the last; AdaPO's by default")
