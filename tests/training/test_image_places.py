@@ -8,6 +8,7 @@ from datasets import Dataset, Features, Image, List
 from every_trainer import REFLECTION, TRAINERS, make, rows_of, saved_base
 from several_turns import AsksAgain, length_reward
 from support import SMALL_RUN, adapo_trainer, full_but, load, maker, prepared_batch, sft_trainer, train_on_anything
+from transformers.utils import logging
 
 from trl_mmreason import RolloutConfig
 from trl_mmreason.training.prompt_length import prompt_length
@@ -106,3 +107,23 @@ def test_every_trainer_reads_them_at_their_places(tmp_path, name):
     assert any(number % 3 < 2 for number in seen)  # inside the text
     if name != "SelfEvolutionTrainer":  # whose policy is its own judge, too
         assert all(any(ids[: len(own)] == own for own in expected) for ids in passed)
+
+
+@pytest.mark.parametrize(
+    ("family", "number", "is_warned"), [("qwen2_5_vl", 0, False), ("llava_next", 2, False), ("llava_next", 0, True)]
+)
+def test_a_template_that_moves_images_is_warned_of(checkpoints, rows, tmp_path, caplog, family, number, is_warned):
+    """LLaVA-NeXT's, in a trainer and in an engine, unless the images come first."""
+    row = placed(rows[:3])[0][number]
+
+    def warned():
+        found = "puts all images of a message before its text" in caplog.text
+        caplog.clear()
+        logging.warning_once.cache_clear()
+        return found
+
+    warned()
+    prompt_length(row, load(checkpoints(family))[1])
+    assert warned() == is_warned
+    sft_trainer(checkpoints(family), tmp_path, [{**row, "completion": REFLECTION.format("b")}])
+    assert warned() == is_warned

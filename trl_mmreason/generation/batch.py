@@ -28,10 +28,11 @@ from ..compat.chat_template import (
     next_turn_ids,
     text_after_answer,
     tokenizer_of,
+    warn_of_moved_images,
 )
 from ..compat.model_parts import placeholder_ids, without_adapters
 from ..data.images import plain_image
-from ..messages import with_image_parts
+from ..messages import count_marks, with_image_parts
 from .engine import Request
 from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
 
@@ -145,6 +146,8 @@ def conversation_of(
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # imported late: TRL takes seconds to load
 
+        if images and count_marks(messages):
+            warn_of_moved_images(processing_class, [list(messages)])
         placed = [dict(message) for message in with_image_parts(messages, len(images))]
         return prepare_multimodal_messages(placed, images=[plain_image(image) for image in images])
     if images:
