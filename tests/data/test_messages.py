@@ -38,7 +38,7 @@ def test_the_images_of_a_row_are_a_list(tmp_path):
 def test_an_image_that_is_not_there_is_named(row, tmp_path, monkeypatch):
     """transformers takes its path for base64: "Incorrect image source"."""
     monkeypatch.chdir(tmp_path)
-    expected = rf"^The image 'images/lost.png' does not exist here \(looked from {tmp_path}\). Fix the path, or load"
+    expected = rf"^The image 'pictures/lost.png' does not exist here \(looked from {tmp_path}\). Fix the path, or load"
     with pytest.raises(FileNotFoundError, match=expected):
         images_of(row)
 

@@ -126,7 +126,7 @@ def test_another_image_under_an_id_is_refused(tmp_path, form):
     if form == "path":
         remember(path, with_images("red"))
         (tmp_path / "picture.png").unlink()
-        with pytest.raises(FileNotFoundError, match="image.png' does not exist here"):
+        with pytest.raises(FileNotFoundError, match="picture.png' does not exist here"):
             remember(path, Dataset.from_list([row(images=[str(tmp_path / "picture.png")])]))
 
 
