@@ -34,7 +34,7 @@ def test_the_images_of_a_row_are_a_list(tmp_path):
         assert images_of({"images": value}) == images_of({"image": value}) == images_of({}) == []
 
 
-@pytest.mark.parametrize("row", [{"images": ["images/lost.png"]}, {"image": "images/lost.png"}])
+@pytest.mark.parametrize("row", [{"images": ["pictures/lost.png"]}, {"image": "pictures/lost.png"}])
 def test_an_image_that_is_not_there_is_named(row, tmp_path, monkeypatch):
     """transformers takes its path for base64: "Incorrect image source"."""
     monkeypatch.chdir(tmp_path)
