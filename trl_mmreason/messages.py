@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import dropwhile
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 PLACEHOLDER = "<image>"
+"""Where an image stands in the text of a user's message."""
 # The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
 _MAX_ASPECT_RATIO = 200
 _SPEAKERS = {"human": "user", "gpt": "assistant"}  # LLaVA's names of roles
@@ -25,7 +26,7 @@ def text_of(content: Any, between: str = "") -> str:
 
 
 def question_text(prompt: Any) -> str:
-    """The question: the text of a prompt's first user message.
+    """The question: the text of a prompt's first user message, with `<image>` where images stand inside the prompt.
 
     Examples:
         >>> question_text([{"role": "system", "content": "Think."}, {"role": "user", "content": "3+4?"}])
@@ -33,39 +34,77 @@ def question_text(prompt: Any) -> str:
     """
     if isinstance(prompt, str):
         return prompt
-    return text_of(next((message["content"] for message in prompt if message["role"] == "user"), ""), between=" ")
+    content = next((message["content"] for message in prompt if message["role"] == "user"), "")
+    return text_of(content, between=" ") if _images_come_first(prompt) else _marked_text(content)
+
+
+def text_messages(prompt: Any, between: str = "") -> list[dict[str, str]]:
+    """Convert a prompt to messages of `role` and `content`, with strings as contents.
+
+    Images become `<image>`, unless all come before the user's first text: that is where TRL puts the row's images by
+    itself.
+
+    Args:
+        prompt: messages, or a string for one of the user.
+        between: stands between two parts of text if no image stands inside the text; templates write nothing there.
+    """
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    as_text = partial(text_of, between=between) if _images_come_first(prompt) else _marked_text
+    return [{"role": message["role"], "content": as_text(message["content"])} for message in prompt]
+
+
+def with_image_parts(messages: Sequence[Mapping[str, Any]], image_count: int) -> list[Mapping[str, Any]]:
+    """Turn each `<image>` in the strings of users into a part {"type": "image"}, which TRL fills in order.
+
+    Unless there are as many of them as images, messages stay as they are: they are text then, as where a question
+    quotes one, and TRL puts the images before the first user message.
+
+    Args:
+        messages: the prompt's messages.
+        image_count: number of images for which the prompt has no parts yet.
+    """
+    if not image_count or count_marks(messages) != image_count:
+        return list(messages)
+    return [
+        {**message, "content": _parts_of(message["content"])} if _is_question(message) else message
+        for message in messages
+    ]
+
+
+def count_marks(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Count `<image>` in the strings of users."""
+    return sum(message["content"].count(PLACEHOLDER) for message in messages if _is_question(message))
+
+
+def quoted(text: str) -> str:
+    """A model's text for a message of the user, with a space in each `<image>`, so that it is no image's place."""
+    return text.replace(PLACEHOLDER, f"{PLACEHOLDER[0]} {PLACEHOLDER[1:]}")
 
 
 def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
-    """Convert a prompt to messages of `role` and `content`, with strings as contents.
-
-    The text parts are joined as chat templates write them, with nothing between. Placeholders of images are left
-    out at the beginning of the user's first message: that is where TRL puts the row's images by itself.
+    """Convert a prompt to messages as `text_messages` does, and refuse one of which something would be lost.
 
     Args:
         prompt: messages, or a string for one of the user.
         where: which prompt that is, for the error.
 
     Raises:
-        ValueError: something would be lost: other keys, images within the text or in the message itself.
+        ValueError: it has other keys, images themselves, or placeholders of images that are not the user's.
     """
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    plain: list[dict[str, str]] = []
-    for message in messages or ():
-        fields = _without_none(message)
-        text = _flat(
-            fields.get("content"), fields.get("role") == "user" and all(one["role"] != "user" for one in plain)
-        )
-        if fields.keys() != {"role", "content"} or text is None:
-            break
-        plain.append({"role": fields["role"], "content": text})
-    if not plain or len(plain) < len(messages):
+    plain = [_without_none(message) for message in messages or ()]
+    for message in plain:
+        content = message.get("content")
+        if message.keys() == {"role", "content"} and isinstance(content, list | tuple):
+            message["content"] = [_without_none(part) for part in content]
+    if not plain or not all(map(_is_plain, plain)):
         raise ValueError(
             f"{where} has the prompt {prompt!r:.300}, expected messages of role and content alone, with strings as "
-            "content. Of parts, placeholders of images may come before the text of the user's first message; move "
-            "others, and images themselves, into the column `images`."
+            'content, or parts of text, and in messages of the user {"type": "image"}. Fix: move images themselves '
+            "into the column `images`."
         )
-    return plain
+    return text_messages(plain)
 
 
 def conversation(value: Any) -> Any:
@@ -154,20 +193,51 @@ def _part_text(part: Mapping[str, Any]) -> Any:
     return part["text"] if part.keys() == {"type", "text"} and part["type"] == "text" else None
 
 
+def _is_question(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "user" and isinstance(message.get("content"), str)
+
+
+def _parts_of(text: str) -> list[dict[str, str]]:
+    """A text in parts, one of an image for each `<image>`."""
+    parts = []
+    for number, between in enumerate(text.split(PLACEHOLDER)):
+        parts += [{"type": "image"}] if number else []
+        parts += [{"type": "text", "text": between}] if between else []
+    return parts or [{"type": "text", "text": ""}]
+
+
+def _marked_text(content: Any) -> str:
+    """The text of a message's content, with `<image>` for each image."""
+    if isinstance(content, str):
+        return content
+    return "".join(PLACEHOLDER if part["type"] == "image" else part.get("text") or "" for part in content)
+
+
+def _images_come_first(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether no image among the parts of messages stands behind text of a user."""
+    is_asked = False
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list | tuple) else [{"type": "text"}]:
+            if is_asked and part["type"] == "image":
+                return False
+            is_asked |= message["role"] == "user" and part["type"] == "text"
+    return True
+
+
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    """Whether a message has only text, and places of images if it is the user's."""
+    if message.keys() != {"role", "content"} or not isinstance(message["content"], str | list | tuple):
+        return False
+    parts = message["content"] if not isinstance(message["content"], str) else []
+    is_text = [part.keys() == {"type", "text"} and part["type"] == "text" for part in parts]
+    is_place = [part == {"type": "image"} and message["role"] == "user" for part in parts]
+    return all(map(max, is_text, is_place))
+
+
 def _without_none(keys: Any) -> dict[str, Any]:
     """The keys of a message or part without `None`, which Arrow adds for keys of other rows."""
     return {key: value for key, value in keys.items() if value is not None} if isinstance(keys, Mapping) else {}
-
-
-def _flat(content: Any, images_come_first: bool) -> str | None:
-    """The text of a content; `None` if it holds anything else."""
-    if not isinstance(content, list | tuple):
-        return content if isinstance(content, str) else None
-    parts = [_without_none(part) for part in content]
-    if images_come_first:
-        parts = list(dropwhile(lambda part: part == {"type": "image"}, parts))
-    is_text = [part.keys() == {"type", "text"} and part["type"] == "text" for part in parts]
-    return text_of(parts) if all(is_text) else None
 
 
 def checked_message(message: Any) -> dict[str, Any]:

@@ -28,13 +28,14 @@ from support import (
 from trl import GRPOConfig
 
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepGRPOTrainer
-from trl_mmreason.chain_of_step.grpo import ChainRewards, text_messages
+from trl_mmreason.chain_of_step.grpo import ChainRewards
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.process_reward_client import ProcessRewardClient, ProcessRewardServerError
 from trl_mmreason.chain_of_step.template import STEP_END
 from trl_mmreason.chain_of_step.tokens import trainable_token_indices
 from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.grading import accuracy_reward
+from trl_mmreason.messages import text_messages
 
 STEP_PATTERN = re.escape(STEP).replace(re.escape("{}"), "(.*?)")
 QUESTION = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}

@@ -30,7 +30,6 @@ def inside(value):
 FORMATS = {
     "plain": {"prompt": ASKED["content"], "images": FILES, "answer": "the first"},
     "trl": {"prompt": [user(IMAGE, IMAGE, TEXT)], "images": FILES, "answer": "the first"},
-    "trl, images last": {"prompt": [user(TEXT, IMAGE, IMAGE)], "images": FILES, "answer": "the first"},
     "trl, images inside": {"prompt": [user(*map(inside, FILES), TEXT)], "solution": "the first"},
     "ms-swift": {"messages": [ASKED, ANSWER], "images": FILES},
     "ms-swift, to be rewarded": {"messages": [ASKED], "images": FILES, "solution": "the first"},
@@ -165,6 +164,55 @@ def test_text_beside_an_instruction_is_named_and_a_system_prompt_replaces_a_colu
     swift = {"messages": [ASKED, ANSWER], "images": FILES, "system": "Look."}
     loaded = load_rows(write_lines(folder / "rows.jsonl", [swift]), system_prompt="Look.")
     assert loaded.dataset[0]["prompt"][0] == SYSTEM
+
+
+# ---- images inside the text ----
+
+BETWEEN = "Is <image> or\n<image> red?"
+PIECES = [{"type": "text", "text": piece} for piece in BETWEEN.split("<image>")]
+PLACED = {
+    "plain": {"prompt": BETWEEN, "images": FILES, "answer": "the first"},
+    "messages": {"prompt": [{"role": "user", "content": BETWEEN}], "images": FILES, "answer": "the first"},
+    "trl": {"prompt": [user(PIECES[0], IMAGE, PIECES[1], IMAGE, PIECES[2])], "images": FILES, "answer": "the first"},
+    "trl, images inside": {
+        "messages": [
+            user(PIECES[0], inside(FILES[0]), PIECES[1], inside(FILES[1]), PIECES[2]),
+            {"role": "assistant", "content": [{**TEXT, "text": "the first"}]},
+        ]
+    },
+    "LLaVA": {
+        "image": FILES,
+        "conversations": [{"from": "human", "value": BETWEEN}, {"from": "gpt", "value": "the first"}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_images_inside_the_text_keep_their_places(folder, name):
+    Dataset.from_list([PLACED[name]]).to_parquet(folder / "rows.parquet")
+    for file in (write_lines(folder / "rows.jsonl", [PLACED[name]]), folder / "rows.parquet"):
+        rows = load_rows(file, on_error="raise").dataset
+        assert rows.features == load_rows(write_lines(folder / "p.jsonl", [FORMATS["plain"]])).dataset.features
+        assert rows[0]["prompt"] == [{"role": "user", "content": BETWEEN}]
+        assert [image.getpixel((0, 0)) for image in rows[0]["images"]] == [(255, 0, 0), (0, 0, 255)]
+
+
+def test_marks_go_only_if_all_come_first(folder):
+    prompts = ["<image><image>\n<image>?", "Which is red?<image>\n<image>", "<image>\nA. <image> B. it is green"]
+    rows = [{"prompt": one, "images": ["red.png"] * one.count("<image>"), "answer": "A"} for one in prompts]
+    loaded = load_rows(write_lines(folder / "rows.jsonl", rows), on_error="raise").dataset
+    assert [prompt[0]["content"] for prompt in loaded["prompt"]] == ["?", *prompts[1:]]
+
+
+def test_an_image_of_a_later_message_stays_there(folder):
+    told = [
+        user(IMAGE, {**TEXT, "text": "Colour?"}),
+        {"role": "assistant", "content": "Red."},
+        user(IMAGE, TEXT),
+        ANSWER,
+    ]
+    row = load_rows(write_lines(folder / "rows.jsonl", [{"messages": told, "images": FILES}])).dataset[0]
+    assert [message["content"] for message in row["prompt"]] == ["<image>Colour?", "Red.", "<image>Which is red?"]
 
 
 # ---- folders of several kinds ----

@@ -302,7 +302,7 @@ def test_messages_system_prompt_and_placeholders(tmp_path):
     (tmp_path / "a.png").write_bytes(png())
     prompts = load_rows(write_lines(tmp_path / "r.jsonl", rows), system_prompt="Think.").dataset["prompt"][:]
     system = {"role": "system", "content": "Think."}
-    assert prompts == [[system, *turns], [system, {"role": "user", "content": "What is it?"}]]
+    assert prompts == [[system, *turns], [system, {"role": "user", "content": "What is it?\n<image>"}]]
 
 
 def test_rows_go_into_trl(folder):

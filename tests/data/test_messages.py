@@ -6,7 +6,7 @@ import pytest
 from support import png
 
 from trl_mmreason.data.images import images_of
-from trl_mmreason.messages import plain_messages, question_text, text_of
+from trl_mmreason.messages import plain_messages, question_text, quoted, text_messages, text_of, with_image_parts
 
 PARTS = [{"type": "image"}, {"type": "text", "text": "How long"}, {"type": "text", "text": "in cm?"}]
 
@@ -65,11 +65,11 @@ def test_keys_and_parts_that_arrow_fills_up_are_none():
 @pytest.mark.parametrize(
     "prompt",
     [
-        [{"role": "user", "content": [PARTS[1], PARTS[0]]}],  # the image comes behind the text
         [{"role": "user", "content": [{"type": "image", "image": "a.png"}, PARTS[1]]}],  # the image itself
         [{"role": "user", "content": [{"text": "How long?"}]}],
         [{"role": "system", "content": PARTS}, {"role": "user", "content": "How long?"}],
-        [{"role": "user", "content": "How long?"}, {"role": "user", "content": PARTS}],  # images go into the first
+        [{"role": "assistant", "content": PARTS}, {"role": "user", "content": "How long?"}],
+        [{"role": "user", "content": 7}],
         [{"role": "user", "content": "How long?", "name": "Ann"}],
         [{"role": "user", "content": None}],
         [{"content": "How long?"}],
@@ -79,5 +79,68 @@ def test_keys_and_parts_that_arrow_fills_up_are_none():
     ],
 )
 def test_what_would_be_lost_in_plain_messages_is_refused(prompt):
-    with pytest.raises(ValueError, match="^row 1 has the prompt .* and images themselves, into the column `images`"):
+    with pytest.raises(
+        ValueError, match="^row 1 has the prompt .*Fix: move images themselves into the column `images`"
+    ):
         plain_messages(prompt, "row 1")
+
+
+# ---- images inside the text ----
+
+IMAGE = {"type": "image"}
+SHOWN = {"type": "image", "image": "the image itself"}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+INSIDE = {  # in parts → as text
+    "inside": ([user([text("Look at "), IMAGE, text(". Colour?")])], ["Look at <image>. Colour?"]),
+    "at the end": ([user([text("Colour?"), IMAGE])], ["Colour?<image>"]),
+    "first and inside": ([user([IMAGE, text("\nas in "), IMAGE, IMAGE])], ["<image>\nas in <image><image>"]),
+    "in a later message": (
+        [BRIEF, user([text("Colour?")]), {"role": "assistant", "content": "Red."}, user([IMAGE, text("And this?")])],
+        ["Be brief.", "Colour?", "Red.", "<image>And this?"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "texts"), INSIDE.values(), ids=INSIDE)
+def test_images_inside_the_text_are_marks_in_it_and_parts_for_trl(parts, texts):
+    plain = [{**message, "content": words} for message, words in zip(parts, texts, strict=True)]
+    shown = [
+        {**one, "content": [SHOWN if part == IMAGE else part for part in one["content"]]}
+        if one["role"] == "user"
+        else one
+        for one in parts
+    ]
+    count = sum(words.count("<image>") for words in texts)
+    assert with_image_parts(plain, count) == parts
+    assert text_messages(parts) == text_messages(shown) == text_messages(plain) == plain
+    assert plain_messages(parts, "row 1") == plain_messages(plain, "row 1") == plain
+    question = next(message["content"] for message in plain if message["role"] == "user")
+    assert question_text(parts) == question_text(shown) == question_text(plain) == question
+
+
+def test_images_that_come_first_leave_no_mark():
+    assert text_messages([user([SHOWN, IMAGE, text("Colour?")])]) == [user("Colour?")]
+    assert text_messages([BRIEF, user([IMAGE])]) == [BRIEF, user("")]
+    assert text_messages("Colour?") == [user("Colour?")]
+
+
+def test_another_number_of_marks_than_images_is_text():
+    asked = [user("Is <image> a tag?"), {"role": "assistant", "content": "<image>"}, user([text("<image>")])]
+    for count in (0, 2, 3):
+        assert with_image_parts(asked, count) == asked
+    assert with_image_parts(asked, 1) == [user([text("Is "), IMAGE, text(" a tag?")]), *asked[1:]]
+    assert with_image_parts([user("<image>"), user("")], 1) == [user([IMAGE]), user([text("")])]
+
+
+def test_quoted_text_holds_no_place():
+    assert quoted("See <image>.") == "See < image>."
+    assert quoted("See it.") == "See it."

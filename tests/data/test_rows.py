@@ -143,7 +143,19 @@ BAD = [
     ("prompt", [{"role": "user", "value": "p"}], "wrong message", "a message has the keys ['role', 'value']"),
     ("prompt", [{"role": "user", "content": [{"type": "video"}]}], "wrong message", "a string, or parts of text"),
     ("prompt", PARTS, "wrong number of <image>", "1 <image> placeholder(s) and the row 0 image(s)"),
-    ("prompt", "Is <image> red?", "misplaced <image>", "TRL puts all images before the first user message"),
+    ("prompt", "Is <image> red?", "wrong number of <image>", "1 <image> placeholder(s) and the row 0 image(s)"),
+    (
+        "prompt",
+        [{"role": "system", "content": "Look at <image>."}, *TURN],
+        "misplaced <image>",
+        "<image> stands in a message of the system, but models here see images of the user alone; put it into a",
+    ),
+    (
+        "prompt",
+        [*TURN, {"role": "assistant", "content": "<image>"}, *TURN],
+        "misplaced <image>",
+        "in a message of the assistant",
+    ),
     *(
         ("prompt", f"{mark}\nRed?", "prompt in a chat template", f"the prompt begins with {mark.strip()!r}, so that it")
         for mark in (" <|im_start|>", "<s>[INST]", "<bos><start_of_turn>", "<|start_header_id|>", "<|user|>")

@@ -245,6 +245,10 @@ def parts(*content):
         ({"prompt": "<image> What?"}, r"row 0 has 1 <image> and the row 0 image\(s\)"),
         ({"prompt": "<image> What?", "images": [None]}, r"row 0 has 1 <image> and the row 0 image\(s\)"),
         ({"prompt": "<image><image>", "images": ["there.png"]}, r"row 0 has 2 <image> and the row 1 image\(s\)"),
+        (
+            {"prompt": [{"role": "user", "content": "Is <image> red?"}], "images": ["a.png", "b.png"]},
+            r"row 0 has 1 <image> and the row 2 image\(s\). Fix: make them equal",
+        ),
     ],
 )
 def test_a_prompt_that_no_image_stands_for_is_refused(row, message):

@@ -5,12 +5,15 @@ import random
 
 import pytest
 from datasets import Dataset
+from pages import page_of
 from scripted import Scripted
 from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.process_reward import UnscorableRow
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
+from trl_mmreason.data.row_loading import load_rows
+from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import write_evaluation
 from trl_mmreason.evaluation.provenance import digest_of
 from trl_mmreason.evaluation.results import summarise
@@ -355,3 +358,20 @@ def test_what_would_mix_is_refused(drawn, tmp_path):
             evaluate(drawn, engine, store, Direct(), seed=1)
         with pytest.raises(ValueError, match="n=4 greedy samples are all alike"):
             evaluate(drawn, engine, store, Direct(), n=4)
+
+
+def test_images_inside_the_text_are_asked_for_and_reported(checkpoints, tmp_path):
+    rows = drawn_rows(3)
+    rows[1]["prompt"] = [{"role": "user", "content": "Is <image> or\n<image> larger?"}]
+    loaded = load_rows(Dataset.from_list(rows))
+    assert loaded.problems == []
+    engine = TransformersEngine(*load(checkpoints("qwen2_5_vl")))
+    with Store(tmp_path / "answers.sqlite") as store:
+        samples = evaluate(loaded.dataset, engine, store, TwoTurn("Check it."), sampling_params=SHORT)
+    about = {"command": "mmreason evaluate mine", "benchmark": {"title": "Mine", "name": "mine"}}
+    page = page_of(save_evaluation(tmp_path, loaded.dataset, samples, summarise(samples), about))
+    asked = [json.loads(line)["question"] for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert asked[1] == "Is <image> or\n<image> larger?"
+    (card,) = [card for card in page.with_class("question") if "larger?" in card["text"]]
+    assert "Is <image> or" in card["text"]
+    assert len([image for image in page.with_tag("img") if image["parent"]["parent"] is card]) == 2

@@ -36,7 +36,10 @@ LOGGING = {"log_completions": True, "num_completions_to_print": 0}
 
 @pytest.fixture(scope="module")
 def rows():
-    return drawn_rows(24)  # with one image, two and none, in turn
+    rows = drawn_rows(24)  # with one image, two and none, in turn
+    for row in rows[1::6]:  # of two images
+        row["prompt"] = [{"role": "user", "content": f"Of <image> the first: {row['prompt'][0]['content']} <image>"}]
+    return rows
 
 
 def number_of(id, **_):

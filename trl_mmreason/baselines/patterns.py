@@ -19,7 +19,7 @@ from ..chain_of_step.config import ChainOfStepSFTConfig
 from ..chain_of_step.recipe import PAPER
 from ..chain_of_step.template import Chain, ChainError, parse_chain
 from ..grading import extract_answer
-from ..messages import completion_text, text_of
+from ..messages import completion_text, text_messages
 from .sft import PlainSFTTrainer
 
 PATTERNS = CHAIN_OF_STEP, DIRECT_PROMPT, NO_REASON = "chain_of_step", "direct_prompt", "no_reason"
@@ -90,4 +90,4 @@ def _instructed(prompt: Any) -> Any:
     if isinstance(prompt, str):
         return f"{prompt}\n{STEP_BY_STEP}"
     *before, last = prompt
-    return [*before, {**last, "content": f"{text_of(last['content'])}\n{STEP_BY_STEP}"}]
+    return [*before, {**last, "content": f"{text_messages(prompt)[-1]['content']}\n{STEP_BY_STEP}"}]

@@ -23,7 +23,7 @@ from ..compat.model_parts import freeze_vision_encoder
 from ..grading import Grader, Verdict, grader_or_rules
 from ..grading.async_rewards import Ahead
 from ..grading.reward import ended_items, grading_items, log_verdicts
-from ..messages import text_of
+from ..messages import text_messages
 from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
 from ..training.credit import GroupOutcome, without_ungraded
 from ..training.grpo import GroupGRPOTrainer
@@ -171,13 +171,6 @@ class ChainRewards:
                 if verdict.correct is not None:
                     log_metric("accuracy", float(verdict.correct))
         return verdicts
-
-
-def text_messages(prompt: Any) -> list[dict[str, str]]:
-    """A prompt's messages with text contents, as they were before TRL inserted images."""
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    return [{"role": message["role"], "content": text_of(message["content"])} for message in prompt]
 
 
 class ChainOfStepGRPOTrainer(GroupGRPOTrainer):

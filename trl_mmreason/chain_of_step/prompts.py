@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ..jobs.asking import MalformedReply, without_fence
+from ..messages import quoted
 from .template import Chain, Step, has_token
 
 STEP_DATA_PROMPT = """\
@@ -103,7 +104,8 @@ def step_judge_message(question: str, answer: str, steps: list[Step]) -> str:
         answer: the reference answer.
         steps: the steps to rate.
     """
-    return f"Question: {question}\nReference answer: {answer}\nIntermediate answer process:\n{steps_as_text(steps)}"
+    process = quoted(steps_as_text(steps))
+    return f"Question: {question}\nReference answer: {answer}\nIntermediate answer process:\n{process}"
 
 
 def steps_as_text(steps: list[Step]) -> str:

@@ -7,10 +7,15 @@ family's own template is asked, so nothing here knows any family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers.utils import logging
+
+from ..messages import count_marks
+
+logger = logging.get_logger(__name__)
 
 ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
 """A vision-language model's processor, or a text-only model's tokenizer."""
@@ -192,6 +197,25 @@ def check_ended(answer: Sequence[int], eos_token_ids: Collection[int]) -> None:
         raise ValueError(
             f"continued_ids: an answer ends with the token {list(answer[-1:])}, expected one of "
             f"{sorted(eos_token_ids)}: no turn can follow an answer that was cut."
+        )
+
+
+def warn_of_moved_images(processing_class: ProcessingClass, prompts: Iterable[Any]) -> None:
+    """Warn once of prompts with images inside their text, if the chat template moves them before it.
+
+    Args:
+        processing_class: processor, or a tokenizer, which knows no images.
+        prompts: messages, with `<image>` inside the strings of users.
+    """
+    if not isinstance(processing_class, ProcessorMixin) or not processing_class.chat_template:
+        return
+    parts = [{"type": "text", "text": "before"}, {"type": "image"}, {"type": "text", "text": "after"}]
+    rendered = processing_class.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
+    if "beforeafter" in rendered and any(count_marks(one) for one in prompts if isinstance(one, list)):
+        logger.warning_once(
+            f"The chat template of this {type(processing_class).__name__} puts all images of a message before its "
+            "text, so that the policy cannot see where they stand inside it. Fix: refer to them in words ('the second "
+            "image'), or take a model of another family."
         )
 
 

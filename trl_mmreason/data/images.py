@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from ..messages import with_image_parts
+
 # What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.
 DECODING_ERRORS = (
     OSError,
@@ -140,12 +142,23 @@ def record_problem(value: Any) -> str | None:
 
 
 def with_plain_images(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its images as models see them, those inside its messages too; idempotent."""
+    """The row with its images as models see them, those inside its messages too, and a part for each `<image>`.
+
+    Idempotent.
+    """
     opened = dict(row)
     if opened.keys() & set(IMAGE_COLUMNS):
-        opened["images"] = images_of(row)
+        opened = _with_placed_images(opened)
+    if isinstance(opened.get("prompt"), list):
+        opened["prompt"] = [_with_plain_parts(message) for message in opened["prompt"]]
+    return opened
+
+
+def _with_placed_images(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its images opened, and a part of the prompt for each `<image>`, as TRL reads them."""
+    opened = {**row, "images": images_of(row)}
     if isinstance(row.get("prompt"), list):
-        opened["prompt"] = [_with_plain_parts(message) for message in row["prompt"]]
+        opened["prompt"] = with_image_parts(row["prompt"], len(opened["images"]))
     return opened
 
 
@@ -160,12 +173,12 @@ def _with_plain_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_images(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
-    """Extend a collator of TRL's to batches in which some rows have no image."""
+    """Extend a collator of TRL's to batches in which some rows have no image, and some have theirs inside the text."""
 
     def collate_rows(rows: list[dict[str, Any]]) -> Any:
         if rows[0].keys() & set(IMAGE_COLUMNS):
-            texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
-            rows = [{**text, "images": images_of(row)} for text, row in zip(texts, rows, strict=True)]
+            opened = map(_with_placed_images, rows)
+            rows = [{name: value for name, value in row.items() if name != "image"} for row in opened]
         return collate(rows)
 
     return collate_rows

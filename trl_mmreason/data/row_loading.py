@@ -79,7 +79,8 @@ def load_rows(
 
     The dataset has exactly these columns, and those of `keep_columns`:
 
-    - `prompt`: messages with string contents, without `<image>` at the ends of the first user message.
+    - `prompt`: messages with string contents, with `<image>` where images stand inside the text, and without where all
+      come first.
     - `images`: PIL images in RGB, upright, transparent parts white, decoded on access; `[]` without images.
     - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several. Without a
       column of answers, the last turn of the assistant in `messages` or `conversations`.

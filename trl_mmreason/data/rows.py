@@ -39,7 +39,6 @@ MESSAGES = datasets.List({"role": datasets.Value("string"), "content": datasets.
 """Type of a column of messages."""
 
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
-_PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
 # How a prompt begins that a chat template has made: ChatML, Llama, Phi and Zephyr, Gemma, Mistral.
 _TEMPLATED = re.compile(
     r"\s*(<s>|<bos>|<\|begin_of_text\|>)?\s*"
@@ -178,8 +177,8 @@ class RowReader:
 def read_prompt(value: Any, image_count: int | None, system_prompt: str | None = None) -> list[dict[str, str]]:
     """Return messages with string contents.
 
-    TRL puts the images before the first user message, so `<image>` is removed at the two ends of that message, and
-    refused anywhere else.
+    `<image>` stays in messages of the user if images stand inside their text. If all come first, it is removed: that is
+    where TRL puts the images by itself.
 
     Args:
         value: a string, which becomes a user message, or a list of messages.
@@ -199,8 +198,11 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
             "the last message is the assistant's, but the policy is to write that one; remove it, put it in `answer`, "
             "or name this column for `answer` too",
         )
-    user_message["content"], placeholder_count = _strip_placeholders(user_message["content"])
-    if not user_message["content"].strip():
+    placeholder_count = sum(message["content"].count(PLACEHOLDER) for message in messages)
+    rest = _PLACEHOLDERS_AT_START.sub("", user_message["content"])
+    if placeholder_count == user_message["content"].count(PLACEHOLDER) - rest.count(PLACEHOLDER):
+        user_message["content"] = rest  # all come first
+    if not user_message["content"].replace(PLACEHOLDER, "").strip():
         raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
     if mark := next(filter(None, (_TEMPLATED.match(message["content"]) for message in messages)), None):
         raise RefusedValue(
@@ -210,17 +212,17 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
         )
     if problem := next(filter(None, (mark_problem(message["content"]) for message in messages)), None):
         raise RefusedValue(problem.reason, f"the prompt has {problem.message}, or write the tag in other words")
-    if any(PLACEHOLDER in message["content"] for message in messages):
+    if misplaced := [one["role"] for one in messages if one["role"] != "user" and PLACEHOLDER in one["content"]]:
         raise RefusedValue(
             "misplaced <image>",
-            "<image> stands inside the text, but TRL puts all images before the first user message; "
-            "refer to them in words ('the second image') and remove <image>",
+            f"<image> stands in a message of the {misplaced[0]}, but models here see images of the user alone; put it "
+            "into a message of the user, or write 'the image' in its place",
         )
     if placeholder_count and image_count is not None and placeholder_count != image_count:
         raise RefusedValue(
             "wrong number of <image>",
             f"the prompt has {placeholder_count} <image> placeholder(s) and the row {image_count} image(s); "
-            "make them equal or leave the placeholders out",
+            "make them equal, or leave the placeholders out to have the images first",
         )
     if system_prompt is None:
         return messages
@@ -253,9 +255,3 @@ def _read_message(message: Any) -> dict[str, str]:
             '({"type": "text", "text": …}) and images ({"type": "image"})',
         )
     return {"role": fields["role"], "content": fields["content"]}
-
-
-def _strip_placeholders(text: str) -> tuple[str, int]:
-    """Take `<image>` off both ends of `text`; return the rest and how many were taken."""
-    rest = _PLACEHOLDERS_AT_END.sub("", _PLACEHOLDERS_AT_START.sub("", text))
-    return rest, text.count(PLACEHOLDER) - rest.count(PLACEHOLDER)

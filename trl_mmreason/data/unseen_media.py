@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import PIL.Image
 from datasets import Audio, Dataset, LargeList, List, Video
 
-from ..messages import PLACEHOLDER
+from ..messages import PLACEHOLDER, count_marks
 from .images import (
     DECODING_ERRORS,
     IMAGE_COLUMNS,
@@ -132,7 +132,7 @@ def mark_problem(text: str) -> Unseen | None:
         return None
     if re.search("video|audio", mark, re.IGNORECASE):
         return Unseen("", "video or audio", f"the mark {mark}, and {NO_MEDIA}; put frames into `images` and remove it")
-    message = f"the mark {mark} of an image; write {PLACEHOLDER} at its beginning for each of `images`, or remove it"
+    message = f"the mark {mark} of an image; write {PLACEHOLDER} in the place of each of `images`, or remove it"
     return Unseen("", "mark of an image", message)
 
 
@@ -188,14 +188,15 @@ def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
         if problem := next(filter(None, map(mark_problem, texts)), None):
             raise ValueError(f"{name}: the prompt of row {number} has {problem.message}.")
         marks = sum(text.count(PLACEHOLDER) for text in texts)
+        placed = 0 if isinstance(prompt, str) else count_marks(prompt)
         if not marks:
             continue
         stored = dict(next(_stored_rows(dataset.select([number]), columns))[1]) if columns else {}
         count = len(stored_images(stored)) + sum(part.get("image") is not None for part in parts)
-        if marks > count:
+        if placed != count if placed else marks > count:
             raise ValueError(
-                f"{name}: the prompt of row {number} has {marks} {PLACEHOLDER} and the row {count} image(s). Fix: "
-                f"put its images into `images`, or leave {PLACEHOLDER} out."
+                f"{name}: the prompt of row {number} has {placed or marks} {PLACEHOLDER} and the row {count} image(s). "
+                f"Fix: make them equal, or leave {PLACEHOLDER} out."
             )
 
 

@@ -28,9 +28,11 @@ from ..compat.chat_template import (
     next_turn_ids,
     text_after_answer,
     tokenizer_of,
+    warn_of_moved_images,
 )
 from ..compat.model_parts import placeholder_ids, without_adapters
 from ..data.images import plain_image
+from ..messages import count_marks, with_image_parts
 from .engine import Request
 from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
 
@@ -139,14 +141,15 @@ def images_in(message: Mapping[str, Any]) -> list[PIL.Image.Image]:
 def conversation_of(
     processing_class: ProcessingClass, messages: Sequence[Mapping[str, Any]], images: Sequence[PIL.Image.Image]
 ) -> list[dict[str, Any]]:
-    """Messages for the chat template: in parts with images for a processor, as strings for a tokenizer, which refuses
-    images by a `ValueError`."""
+    """Messages for the chat template: in parts with images for a processor, each at its place, as strings for a
+    tokenizer, which refuses images by a `ValueError`."""
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # imported late: TRL takes seconds to load
 
-        return prepare_multimodal_messages(
-            [dict(message) for message in messages], images=[plain_image(image) for image in images]
-        )
+        if images and count_marks(messages):
+            warn_of_moved_images(processing_class, [list(messages)])
+        placed = [dict(message) for message in with_image_parts(messages, len(images))]
+        return prepare_multimodal_messages(placed, images=[plain_image(image) for image in images])
     if images:
         raise ValueError(
             f"it has {len(images)} image(s), which a text-only model cannot see; leave them out, put what they show "
@@ -166,7 +169,7 @@ def encode(
     Args:
         processing_class: the model's processor, or a text-only model's tokenizer, which refuses images.
         messages: messages with text contents, the last one not the assistant's.
-        images: images, put before the first user message.
+        images: images, as those of a `Request`.
         **template: arguments of the chat template.
     """
     return encode_conversation(processing_class, conversation_of(processing_class, messages, images or []), **template)

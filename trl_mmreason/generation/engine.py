@@ -58,7 +58,8 @@ class Request:
     Attributes:
         messages: role and content of each message, the last one the user's. The content is text, or after an answer
             parts that may hold images.
-        images: put before the first user message, as TRL does.
+        images: one for each `<image>` in the texts of users, or for each part {"type": "image"}; if there are not as
+            many of these, put before the first user message, as TRL does.
         prefix: what the assistant has said already; answers continue it and do not repeat it.
         n: number of answers.
         seed: answer k of the same request with the same seed is the same, whatever else is asked at the same time.

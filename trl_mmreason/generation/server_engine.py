@@ -6,12 +6,13 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
 from ..data.images import DECODING_ERRORS, data_url
+from ..messages import with_image_parts
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .servers import RequestFailed, Server, ServerError, Servers, import_openai, without_key
 
@@ -288,34 +289,39 @@ async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def chat_messages(request: Request) -> list[dict[str, Any]]:
-    """Convert a request to a chat endpoint's messages, with images before the user's first text.
+    """Convert a request to a chat endpoint's messages, with each image at its place.
 
     Images travel as PNG, as engines in this process see them, without what else their files held.
 
     Raises:
-        RequestFailed: an image cannot be read, or there is no user message to put images into.
+        RequestFailed: an image cannot be read, or has no place.
     """
-    messages = [_with_urls(message) for message in request.messages]
+    messages = [dict(message) for message in with_image_parts(request.messages, len(request.images))]
     if request.images:
         first = next((message for message in messages if message["role"] == "user"), None)
         if first is None:
             raise RequestFailed(f"{len(request.images)} images came without a user message to put them into")
-        images = [_url_part(image) for image in request.images]
-        first["content"] = [*images, {"type": "text", "text": first["content"]}]
+        if isinstance(first["content"], str):
+            places = [{"type": "image"} for _ in request.images]
+            first["content"] = [*places, {"type": "text", "text": first["content"]}]
+    contents = [message["content"] for message in messages if not isinstance(message["content"], str)]
+    places = [part for content in contents for part in content if part["type"] == "image" and part.get("image") is None]
+    if len(places) != len(request.images):
+        raise RequestFailed(f"{len(request.images)} images came, and the messages have {len(places)} places for them")
+    images = iter(request.images)
+    for message in messages:
+        if not isinstance(message["content"], str):
+            message["content"] = [_with_url(part, images) for part in message["content"]]
     if request.prefix:
         messages.append({"role": "assistant", "content": request.prefix})
     return messages
 
 
-def _with_urls(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with each image among its parts as a URL."""
-    if isinstance(message["content"], str):
-        return dict(message)
-    parts = [_url_part(part["image"]) if part["type"] == "image" else part for part in message["content"]]
-    return {**message, "content": parts}
-
-
-def _url_part(image: Any) -> dict[str, Any]:
+def _with_url(part: Mapping[str, Any], images: Iterator[Any]) -> Mapping[str, Any]:
+    """A part; one of an image as a URL: the part's own, or the next of `images`."""
+    if part["type"] != "image":
+        return part
+    image = next(images) if part.get("image") is None else part["image"]
     try:
         return {"type": "image_url", "image_url": {"url": data_url(image)}}
     except DECODING_ERRORS as error:

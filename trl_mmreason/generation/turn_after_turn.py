@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ..data.images import images_of, with_plain_images
-from ..messages import checked_message
+from ..data.images import images_of, stored_images, with_plain_images
+from ..messages import PLACEHOLDER, checked_message
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 
 NextMessage = Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Any] | None]
@@ -61,7 +61,10 @@ def sample_turns(
             message = next_message(with_plain_images(shown), [each.text for each in answers[k]])
             if message is None:
                 continue
-            messages[k] += [{"role": "assistant", "content": answer.text}, checked_message(message)]
+            said = checked_message(message)
+            if stored_images(rows[k]) and isinstance(said["content"], str) and PLACEHOLDER in said["content"]:
+                said["content"] = [{"type": "text", "text": said["content"]}]  # it is quoted, and no image's place
+            messages[k] += [{"role": "assistant", "content": answer.text}, said]
             if answer.token_ids is not None and not sampling_params.stop:  # a stop text ends no turn
                 sampled[k].append(answer.token_ids)
             seeds[k] = derive_seed(seeds[k], "second turn")

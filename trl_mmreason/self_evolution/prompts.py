@@ -10,7 +10,7 @@ from typing import Any
 
 from ..grading.extraction import without_thinking
 from ..jobs.asking import MalformedReply
-from ..messages import question_text, text_of
+from ..messages import question_text, quoted, text_messages
 
 ACTOR_PROMPT = r"""You must first think through the reasoning process as an internal monologue. The entire reasoning \
 process must be fully enclosed within a matching `<think>...</think>` pair, with no text outside these tags.
@@ -91,9 +91,9 @@ def judge_message(prompt: str, question: str, response: str, special_tokens: Col
         prompt: what is asked of the judge.
         question: what the policy was asked.
         response: what it answered. The judge's tags in it lose their bracket.
-        special_tokens: special tokens of the judge's tokenizer; in the response they are broken up.
+        special_tokens: special tokens of the judge's tokenizer; in the response they are broken up, as `<image>` is.
     """
-    shown = _TAG.sub("(", response)
+    shown = quoted(_TAG.sub("(", response))
     for token in special_tokens:
         shown = shown.replace(token, f"{token[0]} {token[1:]}")
     return f"{prompt}\n\nQuestion:\n{question}\n\nCandidate solution:\n{shown}"
@@ -106,7 +106,7 @@ def asked_text(prompt: Any) -> str:
     turns = [message for message in prompt if message["role"] != "system"]
     if len(turns) == 1:
         return question_text(turns)
-    return "\n".join(f"{turn['role'].capitalize()}: {text_of(turn['content'], between=' ')}" for turn in turns)
+    return "\n".join(f"{turn['role'].capitalize()}: {turn['content']}" for turn in text_messages(turns, between=" "))
 
 
 def read_score(reply: str) -> float:

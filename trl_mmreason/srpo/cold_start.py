@@ -24,7 +24,7 @@ from ..jobs.asking import ReplyCollector, parsed_positions
 from ..jobs.difficulty import tally
 from ..jobs.source_rows import join_source_columns
 from ..jobs.store import Record, Store
-from ..messages import question_text, with_system_message
+from ..messages import question_text, quoted, with_system_message
 from .prompts import (
     COT_PROMPT,
     SFT_PROMPT,
@@ -248,13 +248,12 @@ def _with_reply(
 
 
 def _scorer_messages(question: str, solution: PolicySolution) -> list[dict[str, str]]:
-    return [{"role": "user", "content": scorer_prompt(question, solution.cot)}]
+    return [{"role": "user", "content": scorer_prompt(question, quoted(solution.cot))}]
 
 
 def _teacher_messages(question: str, solution: PolicySolution, second_thought: bool) -> list[dict[str, str]]:
-    prompt = teacher_prompt(
-        question, solution.cot, solution.answer, solution.ground_truth, second_thought=second_thought
-    )
+    cot, answer = quoted(solution.cot), quoted(solution.answer)
+    prompt = teacher_prompt(question, cot, answer, solution.ground_truth, second_thought=second_thought)
     return with_system_message([{"role": "user", "content": prompt}], TEACHER_SYSTEM_PROMPT)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from datasets import ClassLabel, Dataset
@@ -14,7 +15,7 @@ from trl.data_utils import is_conversational, prepare_multimodal_messages
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..compat.adapters import prepare_head
-from ..compat.chat_template import tokenizer_of
+from ..compat.chat_template import tokenizer_of, warn_of_moved_images
 from ..compat.fused_head import fused_head_output, use_own_head_output
 from ..compat.input_hooks import keep_one_input_hook
 from ..compat.known_images import encode_images_once
@@ -359,6 +360,8 @@ def prepare_models(trainer: Any) -> None:
     """After TRL's constructor: check and prepare a trainer's model, and its reference if TRL made one."""
     policy = trainer.accelerator.unwrap_model(trainer.model)
     check_precision(trainer)
+    if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
+        warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
     prepare_policy(policy, trainer.processing_class, trainer)
     check_model(trainer)
     if getattr(trainer, "ref_model", None) is not None:
