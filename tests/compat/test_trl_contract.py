@@ -52,6 +52,13 @@ def test_a_method_that_changed_is_named(monkeypatch):
     }
 
 
+def test_an_evaluation_steps_two_kinds_of_schedules():
+    """`BestModelMixin` does it in its place, where the metric has a value."""
+    source = inspect.getsource(Trainer._evaluate)
+    assert "isinstance(self.lr_scheduler, (torch.optim.lr_scheduler.ReduceLROnPlateau, GreedyLR))" in source
+    assert "self.lr_scheduler.step(metrics[metric_to_check])" in source
+
+
 def test_a_checkpoint_is_written_where_the_output_folder_is_said_to_be():
     """`CheckpointRestoreMixin` says another one, so that nothing else is there to rotate, and pushes afterwards."""
     source = inspect.getsource(Trainer._save_checkpoint)
