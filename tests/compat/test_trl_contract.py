@@ -52,6 +52,13 @@ def test_a_method_that_changed_is_named(monkeypatch):
     }
 
 
+def test_an_evaluation_steps_two_kinds_of_schedules():
+    """`BestModelMixin` does it in its place, where the metric has a value."""
+    source = inspect.getsource(Trainer._evaluate)
+    assert "isinstance(self.lr_scheduler, (torch.optim.lr_scheduler.ReduceLROnPlateau, GreedyLR))" in source
+    assert "self.lr_scheduler.step(metrics[metric_to_check])" in source
+
+
 def test_a_checkpoint_is_written_where_the_output_folder_is_said_to_be():
     """`CheckpointRestoreMixin` says another one, so that nothing else is there to rotate, and pushes afterwards."""
     source = inspect.getsource(Trainer._save_checkpoint)
@@ -111,7 +118,7 @@ def test_the_batch_has_the_keys_that_are_edited(checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
-    inputs = next(iter(trainer.get_train_dataloader()))
+    inputs = trainer._rows = next(iter(trainer.get_train_dataloader()))
     batch = GRPOTrainer._generate_and_score_completions(trainer, inputs)
     wanted = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask", "advantages"}
     assert wanted | {"num_items_in_batch", "ref_per_token_logps"} <= batch.keys()

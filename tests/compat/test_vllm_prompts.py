@@ -47,7 +47,7 @@ def test_a_prompt_is_looked_up_with_what_continues_it():
     assert memory.unexpanded(two, 2) == [1, P, P, 2]
     assert memory.unexpanded([*two, 8, 9], 2) == [1, P, P, 2, 8, 9]  # a second turn
     assert memory.unexpanded([5, 6], 0) == [5, 6]  # text is as it is
-    with pytest.raises(PromptMismatch, match=r"a prompt of 6 tokens with 3 picture\(s\), but"):
+    with pytest.raises(PromptMismatch, match=r"a prompt of 6 tokens with 3 image\(s\), but"):
         memory.unexpanded(two, 3)
     memory.keep([[4, P, P]], [["d"]], [[4, P]])
     with pytest.raises(PromptMismatch):  # of an earlier batch

@@ -8,9 +8,6 @@ from transformers import (
     DeepseekVLConfig,
     DeepseekVLForConditionalGeneration,
     DeepseekVLProcessor,
-    Gemma4Config,
-    Gemma4ForConditionalGeneration,
-    Gemma4Processor,
     GenerationConfig,
     Glm4vMoeConfig,
     Glm4vMoeForConditionalGeneration,
@@ -29,8 +26,6 @@ from transformers import (
     PaliGemmaProcessor,
 )
 from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
-from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
-from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
@@ -224,6 +219,10 @@ def deepseek_vl():
 
 def gemma4():
     """A model that is told where each patch of an image lies, and attends to all of an image at once."""
+    from transformers import Gemma4Config, Gemma4ForConditionalGeneration, Gemma4Processor  # not in transformers 5.17
+    from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
     named = {"eos_token": "<turn|>", "bos_token": "<bos>", "boi_token": "<|image>", "eoi_token": "<image|>"}
     named |= {"image_token": "<|image|>", "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
     special = ["<|turn>", "<|video|>", "<|channel>", "<channel|>", "<|think|>"]

@@ -76,8 +76,11 @@ def router_problem(model: Any, ids: Tensor) -> str | None:
         model: without adapters, or the model that PEFT wrapped.
         ids: (1, T) tokens.
     """
-    with _evaluating(model):
-        outputs = model.base_model(input_ids=ids, output_router_logits=True, use_cache=False)
+    try:
+        with _evaluating(model):
+            outputs = model.base_model(input_ids=ids, output_router_logits=True, use_cache=False)
+    except TypeError:  # composite models of transformers 5.24 whose outputs have no place for them
+        outputs = None
     if getattr(outputs, "router_logits", None):
         return None
     return _no_auxiliary_loss(f"{type(model).__name__} returns no router_logits")
