@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from benchmark_rows import LAYOUTS
-from benchmark_rows.layout import COLOURS, Image, saved
+from benchmark_rows.layout import COLOURS, Coloured, saved
 
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, INSTRUCTION, BenchmarkError, load_benchmark
 from trl_mmreason.grading import Grader
@@ -65,7 +65,7 @@ def test_an_image_that_is_missing_or_broken_is_named(name, layout, tmp_path):
     if layout.features is None:
         value, reason = "images/none.png", "missing image file"
     elif name == "m3cot":  # whose rows may be without
-        value, reason = Image("none"), "unreadable image"
+        value, reason = Coloured("none"), "unreadable image"
     else:
         value, reason = None, "missing image"
     rows[position][layout.image] = value

@@ -248,7 +248,7 @@ def test_an_image_of_a_shape_that_no_processor_takes_is_refused(processor, size)
 
     def said(size):
         message = {"role": "user", "content": [{"type": "image", "image": Image.new("RGB", size)}]}
-        return next_turn(processor, message, eos_token_ids=[processor.tokenizer.eos_token_id])
+        return next_turn(processor, [checked_message(message)], eos_token_ids=[processor.tokenizer.eos_token_id])
 
     told = (
         rf"^next_message returned an image that is {size[0]}×{size[1]} pixels; .* factor of 200 at most\. Fix: a larger"

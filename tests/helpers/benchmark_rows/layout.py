@@ -61,7 +61,7 @@ class Asked:
         parts = [part for value in row.values() for part in (value if isinstance(value, list) else [value])]
         images = [part.colour for part in parts if isinstance(part, Coloured)]
         held = {"hint": "", **{name: str(value) for name, value in held.items()}}
-        held |= {"options": options, "pictures": images}
+        held |= {"options": options, "images": images}
         return replace(self, **{name: value for name, value in held.items() if getattr(self, name) is None})
 
     @property

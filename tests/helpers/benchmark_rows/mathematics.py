@@ -15,7 +15,7 @@ _MATHVERSE = {
     },
     "columns": {"id": "sample_index", "group": "problem_index", "category": "problem_version"},
     "needed": "problem_version",
-    "picture": "image",
+    "image": "image",
 }
 _VERSE_HINT = (
     "Please first conduct reasoning, and then answer the question and provide the correct option letter, e.g., A, B, "
@@ -98,7 +98,7 @@ _MATHVISION = {
     ],
     "columns": {"options": "options"},
     "needed": "options",
-    "picture": "decoded_image",
+    "image": "decoded_image",
 }
 # fmt: off
 LAYOUTS = {
