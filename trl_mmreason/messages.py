@@ -194,7 +194,7 @@ def _part_text(part: Mapping[str, Any]) -> Any:
 
 
 def _is_question(message: Mapping[str, Any]) -> bool:
-    return message.get("role") == "user" and isinstance(message.get("content"), str)
+    return message["role"] == "user" and isinstance(message.get("content"), str)
 
 
 def _parts_of(text: str) -> list[dict[str, str]]:

@@ -160,7 +160,7 @@ def test_whatever_form_a_prompt_has_its_texts_are_asked_and_trained_on(tmp_path,
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (with_prompt([{"role": "user", "content": [TEXT, IMAGE]}]), "row 'id of cats' has the prompt .*images may"),
+        (with_prompt([{"role": "assistant", "content": [TEXT, IMAGE]}]), "row 'id of cats' has the prompt .*Fix: move"),
         (with_prompt([{**ASKED[0], "name": "Ann"}]), "row 'id of cats' has the prompt .*role and content alone"),
         (with_prompt([{"role": "system", "content": "Be brief."}]), "row 'id of cats' asks nothing: its prompt is"),
         (questions().select([]), "make_off_policy_data: the data set has no rows"),

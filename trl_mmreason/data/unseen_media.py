@@ -188,9 +188,9 @@ def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
         if problem := next(filter(None, map(mark_problem, texts)), None):
             raise ValueError(f"{name}: the prompt of row {number} has {problem.message}.")
         marks = sum(text.count(PLACEHOLDER) for text in texts)
-        placed = 0 if isinstance(prompt, str) else count_marks(prompt)
         if not marks:
             continue
+        placed = 0 if isinstance(prompt, str) else count_marks(prompt)
         stored = dict(next(_stored_rows(dataset.select([number]), columns))[1]) if columns else {}
         count = len(stored_images(stored)) + sum(part.get("image") is not None for part in parts)
         if placed != count if placed else marks > count:
