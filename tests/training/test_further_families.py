@@ -16,8 +16,8 @@ SETTINGS = {**SMALL_RUN, "beta": 0.1, "filter_zero_advantage": False, "filter_tr
 
 @pytest.fixture(params=[aya_vision, deepseek_vl, gemma4, granite_vision, idefics3], ids=lambda make: make.__name__)
 def model(request, tmp_path):
-    if request.param is gemma4 and Version(transformers.__version__) < Version("5.23"):
-        pytest.skip("its processor needs torchvision there")
+    if request.param in (gemma4, idefics3) and Version(transformers.__version__) < Version("5.23"):
+        pytest.skip("its processor needs torchvision then")
     return saved(request.param, tmp_path / "model")
 
 

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import transformers
 from datasets import Dataset
 from every_trainer import BY_OUTCOME, DPO, make, rows_of
 from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
+from packaging.version import Version
 from support import full_but
 from transformers import LlavaOnevisionConfig, Ovis2Config
 from trl.trainer.utils import add_fused_lm_head
@@ -64,6 +66,9 @@ def test_a_prefix_that_is_seen_at_once_is_not_causal(dtype):
 
 # ---------------------------------------------------------------------------------------------------------- trainers
 
+older = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.23"), reason="its configuration counts experts as TRL does"
+)
 EXPERTS = (
     r": TRL cannot compute the auxiliary loss of this mixture of experts, as {}\. Fix: router_aux_loss_coef=0\.0\."
 )
@@ -73,7 +78,7 @@ EXPERTS = (
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (glm_experts, "Glm4vMoeTextConfig has no num_experts"),
+        pytest.param(glm_experts, "Glm4vMoeTextConfig has no num_experts", marks=older),
         (internvl_experts, "InternVLForConditionalGeneration returns no router_logits"),
     ],
 )
@@ -119,6 +124,7 @@ def test_a_field_that_answers_would_need_is_refused(checkpoints, tmp_path):
         make("AdaPOTrainer", checkpoints(mllama), tmp_path)
 
 
+@older
 def test_doctor_says_the_same():
     (fine,) = map(str, check_scoring(*build_model("qwen2_5_vl", "test")))
     assert fine == "ok    exact: trainers score with the logits of the model itself (scaled by 1)."
