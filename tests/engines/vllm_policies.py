@@ -8,7 +8,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from PIL import Image
 from several_turns import TURNS, AsksAgain, length_reward
-from support import SMALL_RUN, ParityGrader, drawn_rows, is_even, recorded_batches
+from support import SMALL_RUN, ParityGrader, drawn_rows, images_shown, is_even, recorded_batches
 from transformers import BitsAndBytesConfig
 
 from trl_mmreason import (
@@ -191,7 +191,7 @@ def rollout_of(batch):
         "initial": batch["ref_per_token_logps"],
         "mask": mask,
         "turn": turn,
-        "pictures": torch.tensor([len(next(iter(row["image"].values()), [])) for row in batch["fields"]]),
+        "pictures": torch.tensor(images_shown(batch)),
         "completion_ids": batch["completion_ids"],
         "prompt_ids": batch["prompt_ids"],
         "prompt_mask": batch["prompt_mask"],

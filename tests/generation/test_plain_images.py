@@ -84,8 +84,8 @@ def test_an_opened_image_is_upright_in_training_and_in_every_engine(checkpoints,
     rows = [{"prompt": question, "answer": "7"}] * 8
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     parts = [{"type": "image", "image": opened}, {"type": "text", "text": "Which is red?"}]
-    assert_same(prepared_batch(trainer, [{**row, "images": [opened]} for row in rows]))
-    assert_same(prepared_batch(trainer, [{**row, "prompt": [{"role": "user", "content": parts}]} for row in rows]))
+    for shown in ({"images": [opened]}, {"prompt": [{"role": "user", "content": parts}]}):
+        assert_same(prepared_batch(trainer, [{**row, **shown} for row in rows])["fields"][0]["image"])
     learnt = {"prompt": question, "completion": [{"role": "assistant", "content": REFLECTION.format("b")}]}
     supervised = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, [learnt])
     assert_same(supervised.data_collator([{**learnt, "images": [opened]}]))

@@ -219,6 +219,11 @@ def scored(trainer, batch, **flags) -> tuple:
         return trainer._get_per_token_logps_and_entropies(trainer.model, *whole(batch), columns, **flags)
 
 
+def images_shown(batch) -> list[int]:
+    """How many images the model is shown in each row: no field of the families here has fewer entries."""
+    return [min(map(len, row["image"].values()), default=0) for row in batch["fields"]]
+
+
 def logps_of(trainer, batch) -> torch.Tensor:
     """(B, T) log-probabilities of a batch's completions under the policy; 0 in padding."""
     with torch.no_grad():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 from PIL import Image
-from support import SMALL_RUN, drawn_rows, full_but, load, prepared_batch, written_by_hand
+from support import SMALL_RUN, drawn_rows, full_but, images_shown, load, prepared_batch, written_by_hand
 
 from trl_mmreason import RolloutConfig
 
@@ -58,8 +58,7 @@ def test_a_rollout_shows_what_is_asked_for(checkpoints, tmp_path, family):
     assert [len(each.turns) for each in (shown, answered, again)] == [3, 1, 2]
     assert refused.messages[1]["content"] == NO_SUCH_PART
     assert shown.images[1].size == (rows[0]["images"][0].width // 2, rows[0]["images"][0].height // 2)
-    shown = [len(row["image"].get("image_grid_thw", [])) for row in batch["fields"]]
-    assert shown == [len(each.images) for each in trainer.trajectories]
+    assert images_shown(batch) == [len(each.images) for each in trainer.trajectories]
     assert trainer._metrics["train"]["looks"] == [sum(len(each.said) for each in trainer.trajectories) / 4]
 
 

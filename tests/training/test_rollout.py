@@ -3,7 +3,17 @@
 import pytest
 import torch
 from datasets import Dataset
-from support import adapo_trainer, changed_weights, is_even, load, prepared_batch, scored, weights_of, whole
+from support import (
+    adapo_trainer,
+    changed_weights,
+    images_shown,
+    is_even,
+    load,
+    prepared_batch,
+    scored,
+    weights_of,
+    whole,
+)
 
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.compat.chat_template import next_turn_ids
@@ -210,8 +220,7 @@ def test_no_image_may_be_written_as_none(checkpoints, rows, tmp_path):
     assert not any(row["image"] for row in prepared_batch(trainer, empty)["fields"])
     single = [{"prompt": row["prompt"], "answer": "1", "image": None} for row in rows[:7]]
     single.append({"prompt": rows[0]["prompt"], "answer": "1", "image": rows[0]["images"][0]})
-    fields = trainer._generate_and_score_completions(single)["fields"]
-    assert [len(row["image"].get("image_grid_thw", [])) for row in fields] == [0] * 7 + [1]
+    assert images_shown(trainer._generate_and_score_completions(single)) == [0] * 7 + [1]
 
 
 def test_evaluation_runs_both_turns_and_counts_every_question_once(checkpoints, rows, tmp_path):

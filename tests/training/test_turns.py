@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from PIL import Image
 from several_turns import TURNS, AsksAgain, corner, length_reward
-from support import SMALL_RUN, drawn_rows, full_but, load, logps_of, maker, png, prepared_batch
+from support import SMALL_RUN, drawn_rows, full_but, images_shown, load, logps_of, maker, png, prepared_batch
 from test_second_turn import SAID, Keeping, SaysByHeart
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
@@ -117,8 +117,7 @@ def test_evaluation_reads_the_same_tokens(checkpoints, family, tmp_path, says):
         ]
         ends = [*each.turns[-2].ids, *each.said[-1].unexpanded_ids]
         assert given["prompt_token_ids"][-len(ends) :] == ends
-    shown = [len(row["image"].get("image_grid_thw", [])) for row in batch["fields"]]
-    assert shown == [len(each.images) for each in trainer.trajectories]
+    assert images_shown(batch) == [len(each.images) for each in trainer.trajectories]
 
 
 class PaysTokens(AsksAgain):
