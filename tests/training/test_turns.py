@@ -117,7 +117,9 @@ def test_evaluation_reads_the_same_tokens(checkpoints, family, tmp_path, says):
         ]
         ends = [*each.turns[-2].ids, *each.said[-1].unexpanded_ids]
         assert given["prompt_token_ids"][-len(ends) :] == ends
-    assert images_shown(batch) == [len(each.images) for each in trainer.trajectories]
+    shown = images_shown(batch)  # InternVL's tiles, of which an image may have several
+    assert all(shown[place] >= len(each.images) for place, each in enumerate(trainer.trajectories))
+    assert [count > 0 for count in shown] == [bool(each.images) for each in trainer.trajectories]
 
 
 class PaysTokens(AsksAgain):
