@@ -41,8 +41,8 @@ def warnings_of(caplog):
 @pytest.mark.parametrize(
     ("name", "sets", "settings", "message"),
     [
-        ("AdaPOTrainer", (), {}, "='loss' (the default) says nothing about a policy in reinforcement. Fix: 'acc_t2'"),
-        ("SRPOTrainer", (), {}, "='loss' (the default) says nothing about a policy in reinforcement. Fix: 'reward'."),
+        ("AdaPOTrainer", (), {}, "='loss' (the default) does not say how good a policy is. Fix: 'acc_t2'"),
+        ("SRPOTrainer", (), {}, "='loss' (the default) does not say how good a policy is. Fix: 'reward'."),
         ("AdaPOTrainer", ("easy", "hard"), {}, "Fix: 'eval_easy_acc_t2' or 'eval_easy_reward' or 'eval_hard_acc_t2'"),
         (SFT, ("easy", "hard"), {}, "='loss' (the default) names none of the evaluation sets"),
         (SFT, ("easy", "hard"), {}, "Fix: 'eval_easy_loss' or 'eval_hard_loss'."),

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
-from support import SMALL_RUN, drawn_rows, load, logps_of, maker, prepared_batch
+from support import SMALL_RUN, drawn_rows, images_shown, load, logps_of, maker, prepared_batch
+from trl import GRPOTrainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, GroupGRPOTrainer, RolloutConfig
 from trl_mmreason.generation.batch import collate
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.training import grpo
 
 SETTINGS = {**SMALL_RUN, "max_completion_length": 200, "beta": 0.1, "max_prompt_length": None}
 SURE = "Sure?"
@@ -251,3 +253,40 @@ def test_adapo_grades_answers_and_no_calls(model, rows, tmp_path, monkeypatch):
 def test_a_rollout_of_the_user_s_own_is_refused(model, rows, tmp_path):
     with pytest.raises(ValueError, match="^GroupGRPOTrainer: several turns are a rollout_func themselves"):
         make(model, tmp_path, rows, tools=None, rollout_func=lambda *_: None)
+
+
+def test_rows_whose_fields_only_trl_can_tell_apart_stay_together(model, rows, tmp_path, monkeypatch):
+    """Those of a rollout of the user's own: TRL processes the images of the rows by itself."""
+
+    def own(prompts, trainer):
+        ids, _, _ = GRPOTrainer._tokenize_prompts(trainer, prompts)
+        return {"prompt_ids": ids, "completion_ids": [[9, 8, 2]] * len(ids), "logprobs": None}
+
+    trainer = make(model, tmp_path, rows, followup=None, tools=None, rollout_func=own)
+    monkeypatch.setattr(grpo, "sort_by_length", None)
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    batch = trainer._prepare_inputs([dict(row) for row in rows])
+    assert "fields" not in batch
+    assert len(batch["image_grid_thw"]) == len(batch["completion_ids"])
+    assert trainer.compute_loss(trainer.model, batch).isfinite()
+
+
+def test_images_of_rows_with_an_environment_are_in_the_fields_alone(model, rows, tmp_path, monkeypatch):
+    class Remembers:
+        def reset(self, images, **_):
+            self.images = images
+
+        def count(self) -> int:
+            """Count the images."""
+            return len(self.images)
+
+    def write(row, said):
+        return called("count") if said.count("<tool_response>") < 1 else f"answer {said.count(SURE)}"
+
+    trainer = make(model, tmp_path, rows, tools=None, environment_factory=Remembers)
+    script(trainer, monkeypatch, write)
+    batch = prepared_batch(trainer, rows)
+    assert "pixel_values" not in batch
+    assert images_shown(batch) == [1] * len(rows)
+    assert [each.messages[1]["content"] for each in trainer.trajectories] == ["1"] * len(rows)

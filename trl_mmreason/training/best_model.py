@@ -89,7 +89,7 @@ def check_metric(name: str, args: TrainingArguments, eval_dataset: Any, telling_
         return
     why = "names none of the evaluation sets, and each of their metrics begins with the set's name"
     if says_nothing:
-        why = "says nothing about a policy in reinforcement"
+        why = "does not say how good a policy is"
     metrics = telling_metrics if says_nothing else [metric]
     usable = [f"eval_{each}_{metric}" for each in sets for metric in metrics] or metrics
     default = " (the default)" if metric == "loss" else ""

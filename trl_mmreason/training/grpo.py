@@ -236,18 +236,17 @@ class GroupGRPOTrainer(
                 row["prompt"] = with_system_message(row["prompt"], system_prompt)
         if self.log_completions:
             self._keep_questions(inputs)
+        as_they_are = self._sampled_by_others or self.environment_factories is not None
         # With images inside the prompts TRL does not process them a second time.
-        asked = inputs if self.environment_factories is not None else [images_in_prompt(row) for row in inputs]
+        asked = inputs if as_they_are else [images_in_prompt(row) for row in inputs]
         self._rows = inputs
-        one_answer_a_row = self.max_turns > 1 or not (self.tools or self.rollout_func)
-        self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
+        self._sampled = [] if self._sampled_by_others else list(enumerate(inputs))
         with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_images):
             try:
                 # Cut trajectories stay in attention, in which their later images are; below they carry no loss.
                 with replaced(self, mask_truncated_completions=self.mask_truncated_completions and self.max_turns == 1):
                     batch = super()._generate_and_score_completions(asked)
-                if self._fields is not None:
-                    batch["fields"] = self._fields
+                batch = rollout.with_fields(batch, self._fields)
             finally:
                 self._grouped = self._fields = None
         assert self._outcome is not None
@@ -293,7 +292,8 @@ class GroupGRPOTrainer(
         """As TRL's, with rows of similar length in one micro-batch where that leaves the update unchanged."""
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is before or not adds_up(self):
+        unmovable = self._is_vlm and self._sampled_by_others  # rows whose fields only TRL can tell apart
+        if self._buffered_inputs is before or unmovable or not adds_up(self):
             return inputs
         steps = self.args.steps_per_generation
         window = math.gcd(steps, self.args.gradient_accumulation_steps)  # never in two optimizer steps

@@ -6,6 +6,7 @@ colocated vLLM a conversation goes on as soon as its own answer has ended.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.utils import logging
+from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
 from ..generation.batch import NextTurn, Prompt
@@ -26,6 +28,8 @@ from .padding import Fields
 from .tools import called_tools, results_of_tools
 
 logger = logging.get_logger(__name__)
+
+_OF_TRL = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters  # of which TRL gives rows some
 
 
 @dataclass
@@ -373,3 +377,15 @@ def fields_of_rows(trainer: Any) -> list[Fields]:
         }
         for context in contexts
     ]
+
+
+def with_fields(batch: Mapping[str, Any], fields: list[Fields] | None) -> dict[str, Any]:
+    """A scored batch with the fields of its rows, in the place of those that TRL knows by their names.
+
+    Args:
+        batch: as TRL's `_generate_and_score_completions` returns it.
+        fields: result of `fields_of_rows`; `None` leaves the batch as it is.
+    """
+    if fields is None:
+        return dict(batch)
+    return {**{name: values for name, values in batch.items() if name not in _OF_TRL}, "fields": fields}

@@ -121,6 +121,11 @@ class SampledTurnsTrainer(GRPOTrainer):
         return masks, completions, completion_ids, logprobs, calls, failures, [[] for _ in masks]
 
     @property
+    def _sampled_by_others(self) -> bool:
+        """Whether TRL's own tool loop, or a rollout of the user's own, samples the answers."""
+        return self.max_turns == 1 and bool(self.tools or self.rollout_func)
+
+    @property
     def _samples_elsewhere(self) -> bool:
         return self.use_vllm or self.use_transformers_continuous_batching
 
