@@ -329,7 +329,7 @@ def test_trl_still_hands_over_expanded_placeholders(runs):
     prompts = runs("adapo qwen2_5_vl")["upstream_prompts"]
     corrupted = [read != trained for read, trained in zip(prompts["read"], prompts["trained"], strict=True)]
     assert corrupted == [images > 0 for images in prompts["pictures"]], (
-        "TRL itself now gives a colocated vLLM one placeholder an image (huggingface/trl#6294). Delete "
+        "TRL itself now gives a colocated vLLM one placeholder per image (huggingface/trl#6294). Delete "
         "`PromptMemory`, `unexpanded_prompts` and `remember_prompts` in engines/, and `_tokenize_prompts` in grpo.py"
     )
 

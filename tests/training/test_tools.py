@@ -224,6 +224,7 @@ def test_what_does_not_fit_ends_the_conversation_as_in_trl(model, rows, tmp_path
     assert [len(each.turns) for each in trainer.trajectories] == [1] * 8
     assert not any(each.said for each in trainer.trajectories)
     assert torch.equal(batch["tool_mask"], batch["completion_mask"])
+    assert trainer._metrics["train"]["tools/call_frequency"] == [1.0]  # each was run, though nobody reads its result
 
 
 def test_adapo_grades_answers_and_no_calls(model, rows, tmp_path, monkeypatch):
@@ -290,3 +291,12 @@ def test_images_of_rows_with_an_environment_are_in_the_fields_alone(model, rows,
     assert "pixel_values" not in batch
     assert images_shown(batch) == [1] * len(rows)
     assert [each.messages[1]["content"] for each in trainer.trajectories] == ["1"] * len(rows)
+
+
+def test_rows_of_an_environment_without_tools_stay_together_too(model, rows, tmp_path):
+    class Silent:
+        def reset(self, **_):
+            return None
+
+    trainer = make(model, tmp_path, rows, followup=None, tools=None, environment_factory=Silent)
+    assert trainer._sampled_by_others

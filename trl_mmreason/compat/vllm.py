@@ -133,7 +133,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         present = None if images is None else [row or None for row in images]
         engine_prompts = prompts
         if self.mode == "colocate" and present is not None:
-            # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one an image. Given the
+            # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one per image. Given the
             # expanded ones of TRL 1.16 it expands one of them again, and the policy answers a corrupted prompt.
             engine_prompts = [
                 self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, present, strict=True)

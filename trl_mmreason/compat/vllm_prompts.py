@@ -34,7 +34,7 @@ class PromptMemory:
         Args:
             expanded: token ids of each prompt as the processor made them.
             images: the images of each, or `None` for a prompt without.
-            unexpanded: token ids with one placeholder an image.
+            unexpanded: token ids with one placeholder per image.
         """
         self._known = []
         for ids, row, short in zip(expanded, images, unexpanded, strict=True):

@@ -16,7 +16,6 @@ from accelerate.utils import gather_object
 from torch import Tensor, distributed
 from torch.nn.functional import pad
 
-from ..generation.batch import TOKEN_FIELDS
 from .length_batching import batches_by_length
 
 Rows = dict[str, Any]
@@ -115,7 +114,7 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
 def _widen(rows: Rows, prompt: int, completion: int) -> Rows:
     """Pad to as many columns of prompts, on their left, and of completions, on their right."""
     left, right = prompt - rows["prompt_ids"].shape[1], completion - rows["completion_ids"].shape[1]
-    sides = dict.fromkeys(_BY_PROMPT_TOKEN, (left, 0)) | dict.fromkeys(TOKEN_FIELDS, (left, right))
+    sides = dict.fromkeys(_BY_PROMPT_TOKEN, (left, 0))
     for name in _BY_COMPLETION_TOKEN:  # some of which may have a value per row instead
         if isinstance(rows.get(name), Tensor) and rows[name].shape[1:] == rows["completion_ids"].shape[1:]:
             sides[name] = (0, right)

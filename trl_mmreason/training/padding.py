@@ -144,8 +144,8 @@ def model_inputs(rows: Sequence[Fields], mask: Tensor) -> dict[str, Tensor]:
         rows: fields of each; a row without a field of tokens has text alone, type 0.
         mask: (B, L) attention mask, in each row ones without a gap.
     """
-    places = [(line.index(1), sum(line)) for line in mask.tolist()]
     found = {name: torch.zeros(mask.shape, dtype=torch.long) for row in rows for name in row["token"]}
+    places = [(line.index(1), sum(line)) for line in mask.tolist()] if found else []  # waits for the device
     for name, values in found.items():
         for line, row, (start, length) in zip(values, rows, places, strict=True):
             own = row["token"].get(name, [])[:length]

@@ -62,7 +62,7 @@ class Trajectory:
         images: images of the prompt, followed by those of the later messages.
         turns: what the policy wrote: answers, and calls of tools.
         said: what came after each turn: the user's message, or what the tools returned.
-        failed_calls: number of calls that ended in an error, which the policy was told.
+        calls_run, failed_calls: number of calls of tools, and of those that ended in an error.
         left_no_room: whether the last answer got no message because the context had no room for another answer.
     """
 
@@ -72,6 +72,7 @@ class Trajectory:
     images: list[Any]
     turns: list[Turn] = field(default_factory=list)
     said: list[NextTurn] = field(default_factory=list)
+    calls_run: int = 0
     failed_calls: int = 0
     left_no_room: bool = False
 
@@ -242,19 +243,13 @@ def _reply(trainer: Any, trajectory: Trajectory) -> Sequence[Mapping[str, Any]]:
             if sum(bool(each.calls) for each in trajectory.turns) > trainer.max_tool_calling_iterations:
                 return []
             messages, failed = results_of_tools(trainer, trajectory.place, turn.calls)
+            trajectory.calls_run += len(messages)
             trajectory.failed_calls += failed
             return messages
     if len(trajectory.answers) == trainer.max_turns:
         return []
     message = trainer.next_message(trajectory.row, trajectory.answers)
     return [] if message is None else [checked_message(message)]
-
-
-def count_calls(trajectories: Sequence[Trajectory]) -> tuple[int, int]:
-    """The number of calls of tools, and of those that ended in an error."""
-    messages = [message for each in trajectories for said in each.said for message in said.messages]
-    calls = sum(message["role"] == "tool" for message in messages)
-    return calls, sum(each.failed_calls for each in trajectories)
 
 
 def answer_of_token(trajectories: Sequence[Trajectory], like: Tensor) -> Tensor:

@@ -22,13 +22,13 @@ from ..generation.live_rows import (
     step_aside,
 )
 from .group_prompts import GroupPrompts
-from .rollout import Trajectory, count_calls, roll_out
+from .rollout import Trajectory, roll_out
 
 
 class SampledTurnsTrainer(GRPOTrainer):
     """`GRPOTrainer` that reads each prompt of a rollout once, and lets rows leave the batch that have ended."""
 
-    processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
+    processing_class: Any
     facts: Any
     max_turns: int
     trajectories: list[Trajectory]  # of the rollout at hand
@@ -117,13 +117,15 @@ class SampledTurnsTrainer(GRPOTrainer):
         if self.max_turns == 1:
             return super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *rest)
         masks = [trajectory.env_mask for trajectory in self.trajectories]
-        calls, failures = count_calls(self.trajectories)
+        calls, failures = (
+            sum(getattr(each, name) for each in self.trajectories) for name in ("calls_run", "failed_calls")
+        )
         return masks, completions, completion_ids, logprobs, calls, failures, [[] for _ in masks]
 
     @property
     def _sampled_by_others(self) -> bool:
-        """Whether TRL's own tool loop, or a rollout of the user's own, samples the answers."""
-        return self.max_turns == 1 and bool(self.tools or self.rollout_func)
+        """Whether TRL's own loop of tools and environments, or a rollout of the user's own, samples the answers."""
+        return self.max_turns == 1 and bool(self.tools or self.environment_factories or self.rollout_func)
 
     @property
     def _samples_elsewhere(self) -> bool:

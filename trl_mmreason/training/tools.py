@@ -43,7 +43,7 @@ def results_of_tools(trainer: Any, place: int, calls: Sequence[Mapping[str, Any]
     for call, result in zip(calls, begun, strict=True):
         try:
             content = result()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises, the policy is told
             content, failures = {"error": str(error)}, failures + 1
         name = call.get("function", call).get("name", "unknown")
         content = content if isinstance(content, list) else str(content)
