@@ -137,6 +137,17 @@ def test_a_recipe_trains_on_a_cpu_when_accelerate_is_told_to(name, tmp_path, mon
     assert told.device.type == "cpu"
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="the processes of a machine with GPUs form a group there")
+@pytest.mark.parametrize("name", TRAINERS)
+def test_processes_that_would_train_each_for_itself_are_refused(name, tmp_path, monkeypatch):
+    config = getattr(trl_mmreason, name.replace("Trainer", "Config"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=f"{config.__name__}: this is one of 2 processes.* Fix: use_cpu=True"):
+        config(str(tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    config(str(tmp_path), bf16=False)
+
+
 # ---------------------------------------------------------------------------------------------- updates that are lost
 
 

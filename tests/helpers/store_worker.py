@@ -113,6 +113,7 @@ def sharded_run(path):
 
 
 def patience():
-    """Days that this process waits for another of its group."""
-    patient_state()
-    return torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout.days
+    """This process and the group's size, and the days that it waits for another."""
+    state = patient_state()
+    waits = torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout.days
+    return state.process_index, state.num_processes, waits

@@ -90,6 +90,6 @@ def test_two_launched_processes_give_the_rows_of_one(tmp_path):
     assert records(tmp_path / "two") == records(tmp_path / "one") == WHOLE
 
 
-def test_processes_wait_for_each_other_for_a_week():
-    """Ten minutes are NCCL's default, thirty gloo's."""
-    assert outcomes(patience, 2) == [7, 7]
+def test_processes_are_a_group_without_a_gpu_and_wait_for_each_other_for_a_week():
+    """accelerate alone takes each for the only one; ten minutes are NCCL's default, thirty gloo's."""
+    assert outcomes(patience, 2) == [(0, 2, 7), (1, 2, 7)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,36 @@ _SAMPLES = 1000  # entries per weight that are read to estimate their size
 _LOW = (torch.bfloat16, torch.float16)
 
 
+def is_grouped_on_cpu() -> bool:
+    """Whether this is one of several processes, and the machine has no accelerator whose processes can form a group.
+
+    accelerate forms none there unless it is told `cpu=True` (huggingface/accelerate#2741): each process would believe that
+    it is alone, do the whole work, and write into the others' files.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return False
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator is None or accelerator.type == "mps"
+
+
 def settle_on_cpu(config: DPOConfig | GRPOConfig | SFTConfig) -> None:
     """Adapt a GPU recipe's settings to a CPU, before a configuration's own `__post_init__`.
 
     TRL's default, `bf16=True`, is none where a CPU trains. Where accelerate alone was told to use one (by
     `configs/accelerate/cpu.yaml`, or `--cpu`), bf16 and vLLM are switched off with a warning; with `use_cpu=True`
     beside them they are meant, as both exist for CPUs.
+
+    Raises:
+        ValueError: several processes on a machine without accelerators, which would train each for itself.
     """
     by_launcher = not config.use_cpu and parse_flag_from_env("ACCELERATE_USE_CPU")
     if not (config.use_cpu or by_launcher):
+        if is_grouped_on_cpu():
+            raise ValueError(
+                f"{type(config).__name__}: this is one of {os.environ['WORLD_SIZE']} processes, and there is no "
+                "accelerator on which they could train together: each would train a model of its own. Fix: "
+                "use_cpu=True (--use_cpu true)."
+            )
         return
     config.use_cpu = True
     config.bf16 = bool(config.bf16)

@@ -17,18 +17,21 @@ def patient_state(*, cpu: bool = False) -> PartialState:
     """The process group's state, which lets processes wait for each other for days if this call begins the group.
 
     Shares of sampling take hours, and end further apart than the ten minutes after which NCCL ends a run.
+
+    Args:
+        cpu: use the CPU even if there is an accelerator. Without one several processes always do.
     """
     from accelerate import PartialState
 
-    return PartialState(cpu=cpu, timeout=_PATIENCE)
+    from ..compat.precision import is_grouped_on_cpu
+
+    return PartialState(cpu=cpu or is_grouped_on_cpu(), timeout=_PATIENCE)
 
 
 def wait_for_all() -> None:
     """Wait until every process has saved its share."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        import torch
-
-        patient_state(cpu=not torch.cuda.is_available()).wait_for_everyone()
+        patient_state().wait_for_everyone()
 
 
 def rank_and_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
