@@ -26,8 +26,8 @@ _LOW = (torch.bfloat16, torch.float16)
 def is_grouped_on_cpu() -> bool:
     """Whether this is one of several processes, and the machine has no accelerator whose processes can form a group.
 
-    accelerate forms none there unless it is told `cpu=True` (huggingface/accelerate#2741): each process would believe that
-    it is alone, do the whole work, and write into the others' files.
+    accelerate forms none there unless it is told `cpu=True` (huggingface/accelerate#2741): each process would believe
+    that it is alone, do the whole work, and write into the others' files.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return False
