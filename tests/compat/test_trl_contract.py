@@ -1,4 +1,4 @@
-"""What grpo.py and engines/ rely on in TRL and transformers.
+"""What training/ and compat/ rely on in TRL and transformers.
 
 A failure here says what has to be looked at after an upgrade.
 """
@@ -18,13 +18,14 @@ from transformers.integrations import deepspeed
 from transformers.trainer_jit_checkpoint import CheckpointManager, JITCheckpointCallback
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_generation
-from trl.generation.vllm_client import VLLMClient
+from trl.generation.vllm_client import VLLMClient, parse_logprobs
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.models import utils as models_utils
 from trl.trainer import dpo_trainer, grpo_trainer, utils
 
 from trl_mmreason.compat.sharding import loading_whole
 from trl_mmreason.compat.trl_contract import changed_methods
+from trl_mmreason.compat.vllm_client import name_tokens
 from trl_mmreason.miniature.models import build_model
 
 
@@ -303,3 +304,13 @@ def test_the_model_card_has_the_places_that_are_replaced():
     template = (importlib.resources.files("trl") / "templates/lm_model_card.md").read_text()
     for place in ("This model is ", "It has been trained using", "## Training procedure"):
         assert template.count(place) == 1, f"TRL's card has changed at {place!r}: adapt model_card.edit_card"
+
+
+def test_tokens_of_vllm_0_32_are_named_as_trl_reads_them():
+    """It answers with numbers; a TRL that reads them needs `ImageClient._post` no more."""
+    other = {"token_id": 9, "logprob": -0.1, "rank": 1}
+    numbers = [{"content": [{"token_id": 5, "logprob": -2.5, "rank": 3, "top_logprobs": [dict(other)]}]}]
+    with pytest.raises(KeyError, match="token"):
+        parse_logprobs(numbers)
+    name_tokens(numbers[0]["content"])
+    assert parse_logprobs(numbers) == ([[[-0.1, -2.5]]], [[[9, 5]]])
