@@ -7,7 +7,7 @@ from datasets import Dataset
 from every_trainer import BY_OUTCOME, DPO, make, rows_of
 from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
 from packaging.version import Version
-from support import full_but
+from support import drawn_rows, full_but
 from transformers import LlavaOnevisionConfig, Ovis2Config
 from trl.trainer.utils import add_fused_lm_head
 
@@ -18,7 +18,14 @@ from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.generation.engine import SamplingParams
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker
 from trl_mmreason.miniature.models import FAMILIES, build_model
-from trl_mmreason.training.model_checks import processor_problem, rows_problem, scoring_problem, some_ids
+from trl_mmreason.training.model_checks import (
+    processor_problem,
+    rows_problem,
+    rows_scoring_problem,
+    scoring_problem,
+    some_ids,
+    some_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +69,36 @@ def test_a_prefix_that_is_seen_at_once_is_not_causal(dtype):
     model, processor = prepared(paligemma)
     model.to(dtype)
     assert "is not causal over an answer" in scoring_problem(model, some_ids(processor, model), temperature=0.7)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_in_a_padded_batch_score_as_they_do_alone(family):
+    """By hand: the model's own log-probabilities of three tokens behind each row, without padding."""
+    model, processor = prepared(lambda: build_model(family, "test"))
+    prompts, answer = some_rows(processor, Dataset.from_list(drawn_rows(6))), [9, 8, 7]
+    assert [bool(prompt.image_fields) for prompt in prompts] == [True, False]
+    assert len({len(prompt.ids) for prompt in prompts}) == 2
+    difference, problem = rows_scoring_problem(model, prompts, answer, 0, temperature=0.7)
+    assert problem is None
+    assert difference < 1e-4
+    # As if a family's batches left padding in sight.
+    forward = model.forward
+
+    def with_padding_in_sight(**inputs):
+        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+        return forward(**inputs)
+
+    model.forward = with_padding_in_sight
+    difference, problem = rows_scoring_problem(model, prompts, answer, 0, temperature=0.7)
+    assert difference > 0.01
+    assert problem.startswith(f"{type(model).__name__} scores a padded batch of 2 rows, with images and without, other")
+
+
+def test_a_row_that_cannot_be_encoded_is_passed_over(tmp_path):
+    _, processor = build_model("qwen2_5_vl", "test")
+    rows = [{"prompt": "?", "images": [str(tmp_path / "gone.png")]}, {"prompt": "?", "images": []}]
+    assert len(some_rows(processor, Dataset.from_list(rows))) == 1
+    assert some_rows(processor, Dataset.from_list(rows[:1])) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- trainers

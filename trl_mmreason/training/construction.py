@@ -363,7 +363,7 @@ def prepare_models(trainer: Any) -> None:
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
     prepare_policy(policy, trainer.processing_class, trainer)
-    check_model(trainer)
+    trainer.start_difference = check_model(trainer)
     if getattr(trainer, "ref_model", None) is not None:
         reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode images once

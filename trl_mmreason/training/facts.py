@@ -25,6 +25,7 @@ from transformers.trainer_utils import TrainOutput
 from ..compat.sharding import local_part
 from ..data.folders import write_whole
 from .model_card import FACTS_FILE
+from .model_checks import check_scores, check_trainable, is_placed_later
 from .resuming import newest_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ class RunFacts:
         dropped: reason → mean share of the answers that took no part in training.
         compared: number of sampled tokens whose log-probability was compared with that of the training pass.
         mean_difference, max_difference: between the two, in nats.
+        start_difference: the largest between the model itself and the training pass on one row with images and one
+            without, before training; `None` if none was scored.
     """
 
     weights: int = 0
@@ -81,6 +84,7 @@ class RunFacts:
     compared: int = 0
     mean_difference: float = 0.0
     max_difference: float = 0.0
+    start_difference: float | None = None
 
     def __str__(self) -> str:
         lines = {
@@ -88,6 +92,8 @@ class RunFacts:
             "tensors changed": f"{self.changed} of {self.tensors}",
             "updates": f"{self.updates}" + f", {self.skipped} skipped (gradients not finite)" * bool(self.skipped),
         }
+        if self.start_difference is not None:
+            lines["model / training pass"] = f"log-probabilities differ by {self.start_difference:.1e} at most"
         if self.groups:
             lines["groups that taught"] = f"{self.taught} of {self.groups}"
         if any(self.dropped.values()):
@@ -109,8 +115,10 @@ class RunFactsMixin(Trainer):
 
     Attributes:
         facts: of the current or last `train`.
+        start_difference: see `RunFacts`.
     """
 
+    start_difference: float | None = None
     _made_since_log = 0  # updates that were not skipped
     _gradient_norm: Any = None  # before clipping, of the current update
 
@@ -213,21 +221,6 @@ class RunFactsMixin(Trainer):
             self.facts.compared = 0  # which are summed over processes at the end
 
 
-def check_trainable(trainer: Trainer) -> None:
-    """Refuse a model of which no weight may change.
-
-    Raises:
-        ValueError: says how many weights are frozen, and the fix.
-    """
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if not any(weight.requires_grad for weight in model.parameters()):
-        raise ValueError(
-            f"{type(trainer).__name__}: not one of {get_model_param_count(model):,} weights may change "
-            "(requires_grad=False), so that nothing would be trained. Fix: load an adapter with "
-            "PeftModel.from_pretrained(base, folder, is_trainable=True), or unfreeze what is to be trained."
-        )
-
-
 def check_finite(trainer: Trainer) -> None:
     """Stop before weights with NaN or infinity are saved, or trained.
 
@@ -310,6 +303,9 @@ class _Observer(TrainerCallback):
             check_finite(trainer)
         trainer.facts.weights = get_model_param_count(model)
         trainer.facts.trainable = get_model_param_count(model, trainable_only=True)
+        if is_placed_later(trainer):
+            trainer.start_difference = check_scores(trainer)
+        trainer.facts.start_difference = trainer.start_difference
         self._before = _digests(model)
         if trainer.is_deepspeed_enabled:  # ZeRO-2 in bfloat16 looks if it is told to, other kinds of ZeRO always
             trainer.deepspeed.optimizer.check_grad_overflow = True

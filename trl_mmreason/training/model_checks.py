@@ -1,14 +1,15 @@
-"""Whether a model can be trained exactly: what is scored must be what the model itself says of each token.
+"""Whether a model can be trained, and exactly: what is scored must be what the model itself says of each token.
 
-`check_model` runs once, when a trainer is made, and scores a handful of tokens. Each check returns one sentence, or
-`None` if all is well; `mmreason doctor` prints the same. `compat/fused_head.py` has that of the LM head's scale, which
-needs no weights.
+`check_model` runs when a trainer is made, and scores a handful of tokens: of a text, and of one of the trainer's rows
+with images and one without. A model that DeepSpeed or FSDP still has to place is scored when training begins. Each
+check returns one sentence, or `None` if all is well; `mmreason doctor` prints the same. `compat/fused_head.py` has that
+of the LM head's scale, which needs no weights.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,47 +17,103 @@ import torch
 from datasets import Dataset
 from PIL import Image
 from torch import Tensor
-from transformers import ProcessorMixin
+from transformers import ProcessorMixin, Trainer
+from transformers.trainer_pt_utils import get_model_param_count
 from trl.data_utils import prepare_multimodal_messages
 
 from ..compat.chat_template import tokenizer_of
 from ..compat.fused_head import fused_head_output
 from ..compat.model_parts import without_adapters
-from ..data.images import IMAGE_COLUMNS, stored_images
+from ..data.images import IMAGE_COLUMNS, images_of, stored_images
+from ..generation.batch import Prompt, collate, encode
 from ..generation.model_loading import ENCODING_ERRORS
 
 _TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
 _CHANGED = 6  # tokens behind those whose log-probabilities are compared
 _MOST_TOKENS = 24
+_LOOKED_AT = 64  # rows, to find one with images and one without
 _TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
 _EXACT, _ROUNDED_ALIKE, _ROUNDED = 0.01, 0.02, 0.2  # nats: in float32 (also TF32); same head; another head
 
 
-def check_model(trainer: Any) -> None:
+def check_model(trainer: Any) -> float | None:
     """Refuse a policy whose training would not be exact, or would stop in its first step.
 
     Args:
         trainer: after TRL's constructor; one without TRL's fused head scores in a way of its own.
+
+    Returns:
+        As `check_scores`; `None` for a model that is placed later, too.
 
     Raises:
         ValueError: says in one sentence what is wrong, and what to do.
     """
     model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
     if fused_head_output(model) is None:
-        return
+        return None
     problem = processor_problem(trainer.processing_class)
     for role in ("train_dataset", "eval_dataset"):
         problem = problem or rows_problem(trainer.processing_class, getattr(trainer, role), role)
     if trainer.aux_loss_enabled:
         problem = problem or experts_problem(model.config)
-    # DeepSpeed and FSDP keep the model on the CPU until training begins, in pieces or, in all processes but the first,
-    # without its weights, so that no pass can be run.
-    if not (problem or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
-        ids = some_ids(trainer.processing_class, model)
-        problem = router_problem(model, ids) if trainer.aux_loss_enabled else None
-        problem = problem or scoring_problem(model, ids, temperature=getattr(trainer, "temperature", 1.0))
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
+    return None if is_placed_later(trainer) else check_scores(trainer)
+
+
+def is_placed_later(trainer: Any) -> bool:
+    """Whether no pass can be run before training begins.
+
+    DeepSpeed and FSDP keep the model on the CPU until then, in pieces or, in all processes but the first, without its
+    weights.
+    """
+    return trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+
+
+def check_scores(trainer: Any) -> float | None:
+    """Refuse a policy whose scores in training are not those of the model itself, or stop in the first step.
+
+    Args:
+        trainer: as for `check_model`, whose model can run a pass.
+
+    Returns:
+        Largest difference between the two in nats, of tokens behind the rows that were scored; `None` without such
+        rows, or without TRL's fused head.
+
+    Raises:
+        ValueError: as `check_model`.
+    """
+    model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
+    if fused_head_output(model) is None:
+        return None
+    ids, temperature = some_ids(trainer.processing_class, model), getattr(trainer, "temperature", 1.0)
+    exact = not (trainer.args.bf16 or trainer.args.fp16) and _is_float32(model)
+    problem = router_problem(model, ids) if trainer.aux_loss_enabled else None
+    problem = problem or scoring_problem(model, ids, temperature=temperature, exact=exact)
+    difference = None
+    prompts = some_rows(trainer.processing_class, trainer.train_dataset) if problem is None else []
+    if prompts:
+        answer = ids[0, -_CHANGED:].tolist()
+        pad_id = tokenizer_of(trainer.processing_class).pad_token_id
+        difference, problem = rows_scoring_problem(model, prompts, answer, pad_id, temperature=temperature, exact=exact)
+    if problem:
+        raise ValueError(f"{type(trainer).__name__}: {problem}")
+    return difference
+
+
+def check_trainable(trainer: Trainer) -> None:
+    """Refuse a model of which no weight may change.
+
+    Raises:
+        ValueError: says how many weights are frozen, and the fix.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise ValueError(
+            f"{type(trainer).__name__}: not one of {get_model_param_count(model):,} weights may change "
+            "(requires_grad=False), so that nothing would be trained. Fix: load an adapter with "
+            "PeftModel.from_pretrained(base, folder, is_trainable=True), or unfreeze what is to be trained."
+        )
 
 
 # ------------------------------------------------------------------------------------------- mixtures of experts
@@ -100,7 +157,82 @@ def some_ids(processing_class: Any, model: Any) -> Tensor:
     return torch.tensor([tokenizer_of(processing_class)(_TEXT)["input_ids"][:_MOST_TOKENS]], device=model.device)
 
 
-def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0) -> str | None:
+def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
+    """The prompts of the first row with images and of the first without, among the first `_LOOKED_AT` rows.
+
+    Rows that cannot be encoded are left to those who refuse them.
+    """
+    if not isinstance(rows, Dataset) or "prompt" not in rows.column_names:
+        return []
+    found: dict[bool, Prompt] = {}
+    columns = [name for name in ("prompt", *IMAGE_COLUMNS) if name in rows.column_names]
+    first = rows.select(range(min(len(rows), _LOOKED_AT))).select_columns(columns)
+    stored = (table.to_pylist()[0] for table in first.with_format("arrow"))  # undecoded
+    for number, row in enumerate(stored):
+        if (has_images := bool(stored_images(row))) in found:
+            continue
+        try:
+            row = first[number]
+            messages = [{"role": "user", "content": row["prompt"]}] if isinstance(row["prompt"], str) else row["prompt"]
+            found[has_images] = encode(processing_class, messages, images_of(row))
+        except ENCODING_ERRORS:
+            continue
+    return list(found.values())
+
+
+def rows_scoring_problem(
+    model: Any,
+    prompts: Sequence[Prompt],
+    answer: list[int],
+    pad_token_id: int,
+    *,
+    temperature: float = 1.0,
+    exact: bool = True,
+) -> tuple[float, str | None]:
+    """Compare the fused head's log-probabilities of an answer in a padded batch with the model's own, row by row.
+
+    Args:
+        model: as for `scoring_problem`.
+        prompts: of rows with images or without.
+        answer: tokens of text behind each of them.
+        pad_token_id: of the batch's padding.
+        temperature, exact: as for `scoring_problem`.
+
+    Returns:
+        Largest difference in nats, and what is wrong.
+    """
+    rows = [prompt.extended(answer) for prompt in prompts]
+    kept, taken = len(answer), inspect.signature(type(model).forward).parameters
+    short = {"logits_to_keep": kept + 1} if "logits_to_keep" in taken else {}
+    labels = torch.tensor(answer, device=model.device)[None, :, None]
+    own = []
+    with _evaluating(model):
+        for row in rows:
+            logits = (
+                model(**_inputs(model, [row], pad_token_id), use_cache=False, **short).logits[:, -kept - 1 : -1].float()
+            )
+            own.append((logits / temperature).log_softmax(-1).gather(2, labels.to(logits.device)).squeeze(2))
+        batch = _inputs(model, rows, pad_token_id)
+        fused = model(**batch, labels=batch["input_ids"], fused_lm_head=True).log_probs[:, -kept:]
+    expected = torch.cat(own).to(fused)
+    problem = None
+    if difference := _difference(fused, expected, _ROUNDED, exact=exact):
+        problem = (
+            f"{type(model).__name__} scores a padded batch of {len(rows)} rows, with images and without, otherwise "
+            f"than each row alone, by {difference:.2g} nats a token. Fix: another model, or a report to transformers."
+        )
+    return (fused - expected).abs().max().item(), problem
+
+
+def _inputs(model: Any, rows: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
+    """A batch on the model's device, in its dtype."""
+    return {
+        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+        for name, value in collate(rows, pad_token_id).items()
+    }
+
+
+def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact: bool | None = None) -> str | None:
     """Compare the fused head's log-probabilities with the model's own, and these with themselves if the end changes.
 
     Both are of passes of one shape, which round alike.
@@ -109,7 +241,9 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0) -> str
         model: with TRL's fused head; without adapters, or the model that PEFT wrapped.
         ids: (1, T) tokens of text.
         temperature: of the fused head.
+        exact: whether passes round in float32; by default, whether all weights are in it.
     """
+    exact = _is_float32(model) if exact is None else exact
     name, kept = type(model).__name__, ids.shape[1] - _CHANGED
     pair = torch.cat([ids, torch.cat([ids[:, :kept], ids[:, :_CHANGED]], dim=1)])  # (2, T)
     taken = inspect.signature(type(model).forward).parameters
@@ -120,12 +254,12 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0) -> str
         labels = ids[:, 1 : kept + 1].expand(2, -1).to(logits.device)
         own, changed = logits.log_softmax(-1).gather(2, labels.unsqueeze(2)).squeeze(2)
         fused = model(**inputs, labels=pair, fused_lm_head=True).log_probs[0, :kept].to(own)
-    if difference := _difference(model, own, changed, _ROUNDED_ALIKE):
+    if difference := _difference(own, changed, _ROUNDED_ALIKE, exact=exact):
         return (
             f"{name} is not causal over an answer: its log-probabilities change by {difference:.2g} nats when later "
             "tokens change, so that they are not those that an answer is sampled with. Fix: another model."
         )
-    if difference := _difference(model, fused, own, _ROUNDED):
+    if difference := _difference(fused, own, _ROUNDED, exact=exact):
         return (
             f"TRL's fused LM head gives log-probabilities that differ by {difference:.2g} nats from those of {name} "
             "itself. Fix: another model, or a report to TRL; its own trainers use the same head."
@@ -133,14 +267,17 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0) -> str
     return None
 
 
-def _difference(model: Any, first: Tensor, second: Tensor, rounded: float) -> float:
+def _is_float32(model: Any) -> bool:
+    return {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool) -> float:
     """By how many nats log-probabilities differ, of any token in float32 and of the median one otherwise.
 
     Returns:
         0.0 if rounding explains it: less than `rounded` in other dtypes, where it sends some tokens to other experts.
     """
     differences = (first - second).abs()
-    exact = {weight.dtype for weight in model.parameters()} == {torch.float32}
     difference = (differences.max() if exact else differences.median()).item()
     return difference if difference > (_EXACT if exact else rounded) else 0.0
 
