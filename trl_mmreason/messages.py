@@ -240,6 +240,9 @@ def _without_none(keys: Any) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None} if isinstance(keys, Mapping) else {}
 
 
+_PARTS = "a list of {'type': 'text', 'text': …} and {'type': 'image', 'image': a PIL image}"
+
+
 def checked_message(message: Any) -> dict[str, Any]:
     """A copy of what the user says after an answer, as `next_message` returns it.
 
@@ -250,25 +253,33 @@ def checked_message(message: Any) -> dict[str, Any]:
     Raises:
         ValueError: it has another form, or an image has a shape that models do not take.
     """
-    expected = (
-        "expected {'role': 'user', 'content': …} with a string, or a list of {'type': 'text', 'text': …} and "
-        "{'type': 'image', 'image': a PIL image}"
-    )
+    expected = f"expected {{'role': 'user', 'content': …}} with a string, or {_PARTS}"
     if not isinstance(message, Mapping) or message.keys() != {"role", "content"} or message["role"] != "user":
         raise ValueError(f"next_message returned {message!r:.200}; {expected}.")
     if isinstance(message["content"], str):
         return dict(message)
     parts: list[Any] = message["content"] if isinstance(message["content"], list) else [None]
+    return {"role": "user", "content": checked_content(parts, "next_message")}
+
+
+def checked_content(parts: Sequence[Any], source: str) -> list[dict[str, Any]]:
+    """A copy of a message's parts.
+
+    Args:
+        parts: as in `checked_message`.
+        source: what returned them, for errors.
+
+    Raises:
+        ValueError: as `checked_message`.
+    """
     for part in parts:
         fields = part if isinstance(part, Mapping) else {}
         is_text = fields.get("type") == "text" and isinstance(fields.get("text"), str)
         if not is_text and not (fields.get("type") == "image" and hasattr(fields.get("image"), "getexif")):
-            raise ValueError(f"next_message returned content with {part!r:.200}; {expected}.")
+            raise ValueError(f"{source} returned content with {part!r:.200}; expected {_PARTS}.")
         if not is_text and (problem := shape_problem(fields["image"])):
-            raise ValueError(
-                f"next_message returned an image that {problem}. Fix: a larger part of it, or text instead."
-            )
-    return {"role": "user", "content": [dict(part) for part in parts]}
+            raise ValueError(f"{source} returned an image that {problem}. Fix: a larger part of it, or text instead.")
+    return [dict(part) for part in parts]
 
 
 def shape_problem(image: Any) -> str | None:

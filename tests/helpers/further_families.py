@@ -24,6 +24,7 @@ from transformers import (
     PaliGemmaConfig,
     PaliGemmaForConditionalGeneration,
     PaliGemmaProcessor,
+    ProcessorMixin,
 )
 from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -147,7 +148,10 @@ def mllama():
         tokenizer=tokenizer,
         chat_template=template,
     )
-    return MllamaForConditionalGeneration(config), processor
+    model = MllamaForConditionalGeneration(config)
+    for gate in ("cross_attn_attn_gate", "cross_attn_mlp_gate"):  # closed at first: no image would be seen
+        getattr(model.model.language_model.layers[1], gate).data.fill_(1.0)
+    return model, processor
 
 
 def glm_experts():
@@ -257,9 +261,10 @@ def saved(make, folder):
     """Save a model whose answers end often; return the folder."""
     torch.manual_seed(0)
     model, processor = make()
+    tokenizer = processor.tokenizer if isinstance(processor, ProcessorMixin) else processor
     size = model.get_output_embeddings().out_features
-    ends = [processor.tokenizer.eos_token_id, *range(size - size // 4, size)]
-    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=processor.tokenizer.pad_token_id)
+    ends = [tokenizer.eos_token_id, *range(size - size // 4, size)]
+    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return str(folder)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from all_families import FAMILIES as FAMILIES_OF_ALL
 from datasets import Dataset
 from every_trainer import BY_OUTCOME, DPO, make, rows_of
 from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
@@ -25,6 +26,10 @@ from trl_mmreason.training.model_checks import (
     scoring_problem,
     some_ids,
     some_rows,
+)
+
+older = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.23"), reason="its configuration counts experts as TRL does"
 )
 
 
@@ -76,7 +81,7 @@ def test_rows_in_a_padded_batch_score_as_they_do_alone(family):
     """By hand: the model's own log-probabilities of three tokens behind each row, without padding."""
     model, processor = prepared(lambda: build_model(family, "test"))
     prompts, answer = some_rows(processor, Dataset.from_list(drawn_rows(6))), [9, 8, 7]
-    assert [bool(prompt.image_fields) for prompt in prompts] == [True, False]
+    assert [bool(prompt.image_fields) for prompt in prompts] == [True, False, True]
     assert len({len(prompt.ids) for prompt in prompts}) == 2
     difference, problem = rows_scoring_problem(model, prompts, answer, 0, temperature=0.7)
     assert problem is None
@@ -91,7 +96,26 @@ def test_rows_in_a_padded_batch_score_as_they_do_alone(family):
     model.forward = with_padding_in_sight
     difference, problem = rows_scoring_problem(model, prompts, answer, 0, temperature=0.7)
     assert difference > 0.01
-    assert problem.startswith(f"{type(model).__name__} scores a padded batch of 2 rows, with images and without, other")
+    assert problem.startswith(f"{type(model).__name__} scores a padded batch of 3 rows, with images and without, other")
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (
+            FAMILIES_OF_ALL["hunyuan_vl"],
+            "scores a padded batch of 3 rows, with images and without, otherwise than each",
+        ),
+        (FAMILIES_OF_ALL["minicpmv4_6"], "cannot score 3 rows, with images and without, in a batch (RuntimeError: "),
+    ],
+)
+@older
+def test_families_whose_batches_go_wrong_are_refused(build, sentence):
+    """One counts images of earlier rows among a row's positions; the other's pixels grow along their last dimension."""
+    model, processor = prepared(build)
+    prompts = some_rows(processor, Dataset.from_list(drawn_rows(3)))
+    _, problem = rows_scoring_problem(model, prompts, [9, 8, 7], 0, temperature=0.7)
+    assert problem.startswith(f"{type(model).__name__} {sentence}")
 
 
 def test_a_row_that_cannot_be_encoded_is_passed_over(tmp_path):
@@ -103,9 +127,6 @@ def test_a_row_that_cannot_be_encoded_is_passed_over(tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------- trainers
 
-older = pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.23"), reason="its configuration counts experts as TRL does"
-)
 EXPERTS = (
     r": TRL cannot compute the auxiliary loss of this mixture of experts, as {}\. Fix: router_aux_loss_coef=0\.0\."
 )

@@ -10,8 +10,10 @@ from support import SMALL_RUN, drawn_rows, images_shown, load, logps_of, maker, 
 from trl import GRPOTrainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, GroupGRPOTrainer, RolloutConfig
+from trl_mmreason.evaluation.logged_completions import answers_of
 from trl_mmreason.generation.batch import collate
-from trl_mmreason.miniature.models import build_model
+from trl_mmreason.grading import accuracy_reward
+from trl_mmreason.miniature.models import _trl_template, build_model
 from trl_mmreason.training import grpo
 
 SETTINGS = {**SMALL_RUN, "max_completion_length": 200, "beta": 0.1, "max_prompt_length": None}
@@ -83,9 +85,10 @@ def length_reward(completions, **_):
     return [float(len(str(completion))) for completion in completions]
 
 
-def make(model, folder, rows, cls=GroupGRPOTrainer, **kwargs):
+def make(model, folder, rows, cls=GroupGRPOTrainer, *, tokens=200, **kwargs):
     arguments = {"reward_funcs": [length_reward], "followup": SURE, "tools": [crop, add, fails], **kwargs}
     settings = {**SETTINGS, "num_generations": 8, "max_tool_calling_iterations": 3}
+    settings |= {"max_completion_length": tokens}
     return maker(cls, RolloutConfig, arguments=arguments, **settings)(model, folder, rows)
 
 
@@ -223,8 +226,82 @@ def test_what_does_not_fit_ends_the_conversation_as_in_trl(model, rows, tmp_path
     batch = prepared_batch(trainer, rows)
     assert [len(each.turns) for each in trainer.trajectories] == [1] * 8
     assert not any(each.said for each in trainer.trajectories)
+    assert all(each.left_no_room for each in trainer.trajectories)
+    assert trainer._metrics["train"]["no_room_t1"] == [1.0]
     assert torch.equal(batch["tool_mask"], batch["completion_mask"])
     assert trainer._metrics["train"]["tools/call_frequency"] == [1.0]  # each was run, though nobody reads its result
+
+
+def test_in_one_turn_tools_are_called_alike_and_rewards_see_them(model, rows, tmp_path, monkeypatch):
+    """TRL's own loop stops at processors that return numpy arrays."""
+    trainer = make(model, tmp_path, rows, followup=None, tokens=600)
+    script(trainer, monkeypatch)
+    batch = prepared_batch(trainer, rows)
+    assert [each.answers for each in trainer.trajectories[:5]] == [["answer 0"]] * 4 + [[]]
+    assert [each.calls_run for each in trainer.trajectories] == [0, 1, 2, 1, 3, 0, 0, 0]
+    assert [m["content"] for m in trainer.trajectories[2].messages if m["role"] == "tool"] == ["7", "11"]
+    assert [len(each.images) for each in trainer.trajectories[:3]] == [1, 2, 1]
+    for place, each in enumerate(trainer.trajectories):
+        trained = (batch["completion_mask"] * batch["tool_mask"])[place].bool()
+        assert batch["completion_ids"][place][trained].tolist() == [i for turn in each.turns for i in turn.ids]
+
+
+def returns(what: str) -> list:
+    """Return something.
+
+    Args:
+        what: its name.
+    """
+    wide = Image.new("RGB", (900, 3))
+    return {"image": drawn_rows(1)[0]["images"][0], "strings": ["a", "b"], "wide": wide, "nothing": []}[what]
+
+
+def test_what_a_tool_returns_becomes_parts_text_or_an_error(model, rows, tmp_path, monkeypatch):
+    calls = [called("returns", what=what) for what in ("image", "strings", "wide", "nothing")]
+    calls += [f'<tool_call>\n{{"name": "returns", "arguments": {given}}}\n</tool_call>' for given in ("[1]", '"{}"')]
+    calls += ["<think>\nhm\n</think>\n\nSo:\n" + called("returns", what="strings")]
+
+    def write(row, said):
+        return calls[row] if row < len(calls) and "<tool_response>" not in said else "done"
+
+    trainer = make(model, tmp_path, rows, tools=[returns], followup=None, tokens=600)
+    script(trainer, monkeypatch, write)
+    prepared_batch(trainer, rows)
+    told = [each.messages[1]["content"] for each in trainer.trajectories[: len(calls)]]
+    assert [part["type"] for part in told[0]] == ["image"]
+    assert told[1] == "['a', 'b']"
+    assert "A tool returned an image that is 900×3 pixels" in told[2]
+    assert told[3] == "[]"
+    assert all("must be a mapping" in text for text in told[4:6])
+    assert [each.failed_calls for each in trainer.trajectories] == [0, 0, 1, 0, 1, 1, 0, 0]
+    assert trainer.trajectories[6].messages[0]["content"].startswith("<think>\nhm\n</think>\n\nSo:")
+
+
+def test_tools_count_among_the_tokens_of_a_prompt(model, rows, tmp_path):
+    with pytest.raises(ValueError, match=r"8 of 8 prompts have more than max_prompt_length=100 tokens"):
+        maker(GroupGRPOTrainer, RolloutConfig, arguments={"reward_funcs": [length_reward], "tools": [add]}, **SETTINGS)(
+            model, tmp_path, rows, max_prompt_length=100
+        )
+    make_plain = maker(GroupGRPOTrainer, RolloutConfig, arguments={"reward_funcs": [length_reward]}, **SETTINGS)
+    make_plain(model, tmp_path, rows, max_prompt_length=100)
+
+
+def test_a_call_and_its_result_are_no_answers():
+    """Neither for the reward nor on the page of a run."""
+    call = {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}
+    result, answer = {"role": "tool", "name": "add", "content": "4"}, {"role": "assistant", "content": "\\boxed{4}"}
+    assert accuracy_reward([[call, result], [call], [call, result, answer]], ["4"] * 3) == [0.0, 0.0, 1.0]
+    written = {"completion": [answer, {"role": "user", "content": SURE}, call, result, answer]}
+    assert answers_of(written) == [answer["content"]] * 2
+
+
+def test_a_template_that_rewrites_thoughts_is_told(model, rows, tmp_path, caplog):
+    make(model, tmp_path, rows)
+    assert "rewrites the thoughts" not in caplog.text
+    _, processor = load(model)
+    processor.chat_template = _trl_template("qwen3_5_think")
+    make(model, tmp_path, rows, tools=None, processing_class=processor)
+    assert "GroupGRPOTrainer: the chat template rewrites the thoughts of earlier answers" in caplog.text
 
 
 def test_adapo_grades_answers_and_no_calls(model, rows, tmp_path, monkeypatch):
@@ -293,10 +370,13 @@ def test_images_of_rows_with_an_environment_are_in_the_fields_alone(model, rows,
     assert [each.messages[1]["content"] for each in trainer.trajectories] == ["1"] * len(rows)
 
 
-def test_rows_of_an_environment_without_tools_stay_together_too(model, rows, tmp_path):
+def test_an_environment_without_tools_is_sampled_alike_in_one_turn(model, rows, tmp_path, monkeypatch):
     class Silent:
         def reset(self, **_):
             return None
 
     trainer = make(model, tmp_path, rows, followup=None, tools=None, environment_factory=Silent)
-    assert trainer._sampled_by_others
+    script(trainer, monkeypatch)
+    batch = prepared_batch(trainer, rows)
+    assert images_shown(batch) == [1] * len(rows)
+    assert [each.answers for each in trainer.trajectories[5:]] == [["answer 0"]] * 3

@@ -156,11 +156,22 @@ def test_credit_that_fits_neither_turns_nor_tokens_is_refused(checkpoints, rows,
     trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, Pays)
     for wrong, message in (
         (torch.ones(8, 2), rf"Credit has 2 columns; .* one per turn \({TURNS}\)"),
-        ([torch.ones(99)] * 8, "Credit per token has 99 values"),
+        ([torch.ones(99)] * 8, r"99 values per token for a trajectory of \d+ tokens. Fix: one for each of trajec"),
+        ([torch.ones(1)] * 8, "1 values per token"),
     ):
         trainer.wrong = wrong
         with pytest.raises(ValueError, match=message):
             prepared_batch(trainer)
+
+
+def test_coefficients_without_a_reference_are_refused(checkpoints, rows, tmp_path):
+    class Weighs(AsksAgain):
+        def score_groups(self, rewards):
+            return replace(super().score_groups(rewards), kl_coefs=torch.ones(len(rewards), TURNS))
+
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, rows, Weighs, beta=0.0)
+    with pytest.raises(ValueError, match="Weighs: score_groups returned kl_coefs, but beta is 0"):
+        prepared_batch(trainer)
 
 
 def test_an_image_for_a_text_only_policy_is_refused(tmp_path):
@@ -240,7 +251,9 @@ def test_a_dropped_trajectory_without_an_advantage_leaves_the_loss_finite(checkp
     ],
 )
 def test_messages_of_another_form_are_refused(message):
-    with pytest.raises(ValueError, match=r"^next_message returned .*; expected \{'role': 'user', 'content': …\} with"):
+    with pytest.raises(
+        ValueError, match=r"^next_message returned .*; expected (\{'role': 'user', 'cont|a list of \{'ty)"
+    ):
         checked_message(message)
 
 

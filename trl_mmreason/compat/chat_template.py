@@ -89,6 +89,29 @@ def text_after_answer(
     return text[end:] if end >= 0 and text.startswith(before[:end]) else text
 
 
+def warn_of_dropped_thoughts(trainer: Any) -> None:
+    """Warn of a template that leaves thoughts out of earlier answers: later turns of a rollout have them.
+
+    Args:
+        trainer: a GRPO trainer of several turns.
+    """
+    processing_class, thought = trainer.processing_class, "the thought of the assistant"
+    said = [{"role": "assistant", "content": f"<think>\n{thought}\n</think>\n\n{_ANSWER}"}]
+    said = [{"role": "user", "content": "question"}, *said, {"role": "user", "content": "and?"}]
+    if isinstance(processing_class, ProcessorMixin):
+        from trl.data_utils import prepare_multimodal_messages
+
+        said = prepare_multimodal_messages(said)
+    template = {} if trainer.chat_template is None else {"chat_template": trainer.chat_template}
+    text = processing_class.apply_chat_template(said, tokenize=False, **template, **trainer.chat_template_kwargs)
+    if text.count(thought) != 1 or text.count("<think>") != 1:
+        logger.warning(
+            f"{type(trainer).__name__}: the chat template rewrites the thoughts of earlier answers: {text!r}. In "
+            "training, later turns are sampled and scored after the thoughts as they were written. Evaluate in this "
+            "process, or with --vllm: a chat server renders the conversation anew, without them."
+        )
+
+
 def _without_special_tokens(message: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     """The message with a space in each name of a special token: what it quotes shows no image and ends no turn."""
     names = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]

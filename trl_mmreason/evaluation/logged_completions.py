@@ -76,11 +76,12 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
 
 
 def answers_of(completion: Completion) -> list[str]:
-    """The policy's messages in a completion, without the user's."""
+    """The policy's answers in a completion, without calls of tools and what others said."""
     written = completion["completion"]
     if isinstance(written, str):
         return [written]
-    return [_text_of(message) for message in written if message["role"] == "assistant"]
+    answers = [message for message in written if message["role"] == "assistant" and not message.get("tool_calls")]
+    return [_text_of(message) for message in answers]
 
 
 def verdicts_of(completion: Completion) -> list[bool | None]:

@@ -35,7 +35,7 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
         log_metric: Callable[[str, float], None] | None = None,
         **kwargs: Any,
     ) -> list[float | None]:
-        texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+        texts = [one if isinstance(one, str) else _last_answer(one) for one in completions]
         verdicts = graded.finish(grading_items(texts, answer, prompts, choices, id, hint))
         if log_metric:
             log_verdicts(verdicts, log_metric)
@@ -50,6 +50,12 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
 
 accuracy_reward = get_accuracy_reward(Grader())
 """The reward function with the default grader."""
+
+
+def _last_answer(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The text of a completion that ends with an answer; "" where a tool's result or a call is the end."""
+    last = messages[-1]
+    return last["content"] if last["role"] == "assistant" and not last.get("tool_calls") else ""
 
 
 def grading_items(

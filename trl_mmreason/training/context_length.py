@@ -37,7 +37,7 @@ def check_context(trainer: Any) -> None:
             _check_prompts(trainer, "train_dataset", trainer.system_prompt, f"{fix}, or max_prompt_length={longest}.")
         if args.eval_strategy != "no":
             _check_prompts(trainer, "eval_dataset", trainer.eval_system_prompt, f"{fix}, or leave these rows out.")
-    context = _context(trainer)
+    context = context_of(trainer)
     if most is None or context is None or not trainer.is_world_process_zero():
         return
     answers = trainer.max_turns
@@ -58,7 +58,8 @@ def check_context(trainer: Any) -> None:
     )
 
 
-def _context(trainer: Any) -> int | None:
+def context_of(trainer: Any) -> int | None:
+    """The tokens that vLLM holds, or that the policy was made for; `None` if the latter is not known."""
     if trainer.use_vllm:
         return trainer.vllm_generation.context
     config = trainer.accelerator.unwrap_model(trainer.model).config.get_text_config()
@@ -68,7 +69,7 @@ def _context(trainer: Any) -> int | None:
 def _check_prompts(trainer: Any, role: str, system_prompt: str | None, fix: str) -> None:
     """Refuse prompts that would end the run. To leave them out is for the user to decide."""
     datasets, longest = getattr(trainer, role), trainer.vllm_generation.longest_prompt
-    prompting = {"system_prompt": system_prompt, **trainer.chat_template_kwargs}
+    prompting = {"system_prompt": system_prompt, "tools": trainer.tools or None, **trainer.chat_template_kwargs}
     for key, rows in datasets.items() if isinstance(datasets, dict) else [("", datasets)]:
         if not isinstance(rows, Dataset):
             continue

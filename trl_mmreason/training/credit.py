@@ -29,7 +29,7 @@ class GroupOutcome:
         kl_coefs: KL coefficients, in one of the forms of `advantages`, or `None` for `beta` everywhere.
         advantages: in the place of TRL's normalised rewards, and neither centred nor scaled afterwards; `None` for
             TRL's. (N,) of trajectories, (N, turns) with one for each turn's tokens, or a list of N tensors, each with
-            one for each token after its trajectory's prompt. NaN counts 0.
+            one for each of `Trajectory.completion_ids`. NaN counts 0.
     """
 
     rewards: Tensor
@@ -46,6 +46,32 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
     """
     keep = ~rewards[:, 0].isnan()
     return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+
+
+def check_credit(trainer: Any, outcome: GroupOutcome, local: slice) -> None:
+    """Refuse KL coefficients without a reference, and credit per token with another length than its trajectory.
+
+    Args:
+        trainer: a `GroupGRPOTrainer`.
+        outcome: of all processes.
+        local: places of this process's trajectories.
+
+    Raises:
+        ValueError: says what came and what was expected.
+    """
+    for values in (outcome.advantages, outcome.kl_coefs):
+        for row, each in zip(values[local] if isinstance(values, list) else (), trainer.trajectories, strict=False):
+            if len(row) != (tokens := len(each.completion_ids)):
+                raise ValueError(
+                    f"{type(trainer).__name__}: score_groups returned {len(row)} values per token for a trajectory of "
+                    f"{tokens} tokens. Fix: one for each of trajectory.completion_ids, in which those of messages "
+                    "between answers count, too; trajectory.env_mask is 1 for the others."
+                )
+    if outcome.kl_coefs is not None and trainer.beta == 0.0:
+        raise ValueError(
+            f"{type(trainer).__name__}: score_groups returned kl_coefs, but beta is 0, so that there is no reference. "
+            "Fix: set beta to any other value; the coefficients take its place."
+        )
 
 
 def observe_outcome(trainer: Any, outcome: GroupOutcome) -> None:
@@ -86,7 +112,7 @@ def by_token(values: Tensor | list[Tensor], turn: Tensor, turns: int) -> Tensor:
         turns: how many turns a trajectory has at most.
 
     Returns:
-        (B, C), 0 where a list has no token.
+        (B, C), 0 behind the last token of a list.
 
     Examples:
         >>> by_token(torch.tensor([[1.0, 2.0]]), torch.tensor([[1, 1, 2]]), turns=2)
@@ -96,8 +122,6 @@ def by_token(values: Tensor | list[Tensor], turn: Tensor, turns: int) -> Tensor:
     """
     if isinstance(values, list):
         columns = turn.shape[1]
-        if (most := max(map(len, values))) > columns:
-            raise ValueError(f"Credit per token has {most} values for a trajectory; expected {columns} at most.")
         return torch.stack([pad(row, (0, columns - len(row))) for row in values]).nan_to_num().to(turn.device)
     values = values.view(len(values), -1).nan_to_num()
     if values.shape[1] not in (1, turns):

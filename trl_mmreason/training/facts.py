@@ -303,12 +303,12 @@ class _Observer(TrainerCallback):
             check_finite(trainer)
         trainer.facts.weights = get_model_param_count(model)
         trainer.facts.trainable = get_model_param_count(model, trainable_only=True)
-        if is_placed_later(trainer):
-            trainer.start_difference = check_scores(trainer)
-        trainer.facts.start_difference = trainer.start_difference
         self._before = _digests(model)
         if trainer.is_deepspeed_enabled:  # ZeRO-2 in bfloat16 looks if it is told to, other kinds of ZeRO always
             trainer.deepspeed.optimizer.check_grad_overflow = True
+        if is_placed_later(trainer):  # last: FSDP2 leaves some weights whole after a pass
+            trainer.start_difference = check_scores(trainer)
+        trainer.facts.start_difference = trainer.start_difference
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, facts = self._trainer, self._trainer.facts

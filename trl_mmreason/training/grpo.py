@@ -19,6 +19,7 @@ from transformers.trainer_utils import TrainOutput
 from trl import GRPOConfig
 from trl.trainer import grpo_trainer
 
+from ..compat.chat_template import warn_of_dropped_thoughts
 from ..compat.replaced import replaced
 from ..compat.vllm import corrected_vllm
 from ..data.images import with_plain_images
@@ -37,7 +38,7 @@ from .construction import (
     search_no_weights,
 )
 from .context_length import check_context
-from .credit import GroupOutcome, by_token, kl_difference, observe_outcome, own_advantages
+from .credit import GroupOutcome, by_token, check_credit, kl_difference, observe_outcome, own_advantages
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
@@ -116,6 +117,7 @@ class GroupGRPOTrainer(
                 most,
                 name=type(self).__name__,
                 system_prompt=system_prompt,
+                tools=kwargs.get("tools") or None,
                 **(args.chat_template_kwargs or {}),  # type: ignore[union-attr]  # it has a bound
             )
         search_no_weights(args)
@@ -138,14 +140,16 @@ class GroupGRPOTrainer(
         self._rows: list[dict[str, Any]] = []  # of the rollout at hand
         self._sampled: list[tuple[int, dict[str, Any]]] = []  # place and row of each answer that is sampled
         self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
+        self._next_text_turn = lru_cache(lambda text: self._next_turn([{"role": "user", "content": text}]))
         if self.max_turns > 1:
-            self._next_text_turn = lru_cache(lambda text: self._next_turn([{"role": "user", "content": text}]))
+            warn_of_dropped_thoughts(self)
             said = {"role": "user", "content": followup or "?"}
             self._followup_ids = self.next_turn([said]).prompt.ids  # refuses a template that cannot go on
-            self.rollout_func = rollout.roll_out
             # Generation was set up with the bound of one turn. From here on the attribute is what `dr_grpo` divides
             # by, and that is what a whole trajectory may hold.
             self.max_completion_length *= self.max_turns
+        if self.max_turns > 1 or (self._calls_tools and not self._sampled_by_others):
+            self.rollout_func = rollout.roll_out
 
     def next_message(self, row: Mapping[str, Any], answers: Sequence[str]) -> Mapping[str, Any] | None:
         """What the user says after an answer that ended by itself; `None` ends the conversation.
@@ -180,7 +184,7 @@ class GroupGRPOTrainer(
         """Log metrics of sampled rows; called after rewards are computed."""
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
-        if self.max_turns == 1:
+        if self.max_turns == 1 and not self._calls_tools:
             for function in self.reward_funcs:
                 if hasattr(function, "begin"):
                     function.begin(list(rows.values()), texts)
@@ -199,7 +203,7 @@ class GroupGRPOTrainer(
         with self._timed("generation"):
             generated = list(super()._generate(prompts))
         extra = generated[5]
-        if self.max_turns > 1:
+        if self.rollout_func is rollout.roll_out:
             generated[3] = [each.messages for each in self.trajectories]  # TRL decodes all turns into one text
             extra.pop("env_mask", None)  # which TRL has where there are tools
             rollout.log_turns(self)
@@ -273,6 +277,7 @@ class GroupGRPOTrainer(
         if self.loss_type in SEQUENCE_NORMALISED_LOSSES:
             weight = len(outcome.keep) / outcome.keep.sum().clamp(min=1).item()
             batch["advantages"] = batch["advantages"] * weight
+        check_credit(self, outcome, local)
         if self.beta != 0.0 and (outcome.kl_coefs is not None or weight != 1.0):
             uniform = torch.full((len(outcome.keep),), self.beta, device=env_mask.device)
             coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
@@ -304,7 +309,7 @@ class GroupGRPOTrainer(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple:
         score = super()._get_per_token_logps_and_entropies
-        if self._fields is None and kwargs.get("pixel_values") is not None:  # sampled by TRL's own tool loop
+        if self._fields is None and kwargs.get("pixel_values") is not None:  # sampled by a rollout of the user's
             outputs = score(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         else:
             options = {name: kwargs[name] for name in _OF_SCORING if name in kwargs}

@@ -9,6 +9,7 @@ of the LM head's scale, which needs no weights.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,7 @@ from ..generation.model_loading import ENCODING_ERRORS
 _TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
 _CHANGED = 6  # tokens behind those whose log-probabilities are compared
 _MOST_TOKENS = 24
+_WRONG_INPUTS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # what models say of them
 _LOOKED_AT = 64  # rows, to find one with images and one without
 _TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
 _EXACT, _ROUNDED_ALIKE, _ROUNDED = 0.01, 0.02, 0.2  # nats: in float32 (also TF32); same head; another head
@@ -83,12 +85,14 @@ def check_scores(trainer: Any) -> float | None:
     Raises:
         ValueError: as `check_model`.
     """
-    model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
-    if fused_head_output(model) is None:
+    model = trainer.accelerator.unwrap_model(trainer.model)  # with adapters: FSDP2 places the whole
+    if fused_head_output(without_adapters(model)) is None:
         return None
     ids, temperature = some_ids(trainer.processing_class, model), getattr(trainer, "temperature", 1.0)
     exact = not (trainer.args.bf16 or trainer.args.fp16) and _is_float32(model)
-    problem = router_problem(model, ids) if trainer.aux_loss_enabled else None
+    problem = None
+    if trainer.aux_loss_enabled and not is_placed_later(trainer):  # a pass of the backbone alone
+        problem = router_problem(without_adapters(model), ids)
     problem = problem or scoring_problem(model, ids, temperature=temperature, exact=exact)
     difference = None
     prompts = some_rows(trainer.processing_class, trainer.train_dataset) if problem is None else []
@@ -160,6 +164,7 @@ def some_ids(processing_class: Any, model: Any) -> Tensor:
 def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
     """The prompts of the first row with images and of the first without, among the first `_LOOKED_AT` rows.
 
+    The first comes again behind the second, as some families go wrong from a batch's second row with images on.
     Rows that cannot be encoded are left to those who refuse them.
     """
     if not isinstance(rows, Dataset) or "prompt" not in rows.column_names:
@@ -177,7 +182,7 @@ def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
             found[has_images] = encode(processing_class, messages, images_of(row))
         except ENCODING_ERRORS:
             continue
-    return list(found.values())
+    return [found[has_images] for has_images in (True, False, True) if has_images in found]
 
 
 def rows_scoring_problem(
@@ -202,23 +207,30 @@ def rows_scoring_problem(
         Largest difference in nats, and what is wrong.
     """
     rows = [prompt.extended(answer) for prompt in prompts]
-    kept, taken = len(answer), inspect.signature(type(model).forward).parameters
+    base, kept = without_adapters(model), len(answer)
+    taken = inspect.signature(type(base).forward).parameters
     short = {"logits_to_keep": kept + 1} if "logits_to_keep" in taken else {}
     labels = torch.tensor(answer, device=model.device)[None, :, None]
-    own = []
-    with _evaluating(model):
-        for row in rows:
-            logits = (
-                model(**_inputs(model, [row], pad_token_id), use_cache=False, **short).logits[:, -kept - 1 : -1].float()
-            )
-            own.append((logits / temperature).log_softmax(-1).gather(2, labels.to(logits.device)).squeeze(2))
-        batch = _inputs(model, rows, pad_token_id)
-        fused = model(**batch, labels=batch["input_ids"], fused_lm_head=True).log_probs[:, -kept:]
+    own, name = [], type(base).__name__
+    try:
+        with _evaluating(model):
+            for row in rows:
+                logits = model(**_inputs(model, [row], pad_token_id), use_cache=False, **short).logits.float()
+                logps = (logits[:, -kept - 1 : -1] / temperature).log_softmax(-1)
+                own.append(logps.gather(2, labels.to(logits.device)).squeeze(2))
+            batch = _inputs(model, rows, pad_token_id)
+            fused = model(**batch, labels=batch["input_ids"], fused_lm_head=True).log_probs[:, -kept:]
+    except torch.OutOfMemoryError:
+        raise
+    except _WRONG_INPUTS as error:
+        failed = "one row alone" if len(own) < len(rows) else f"{len(rows)} rows, with images and without, in a batch"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return math.nan, f"{name} cannot score {failed} ({reason:.200}). Fix: another model."
     expected = torch.cat(own).to(fused)
     problem = None
     if difference := _difference(fused, expected, _ROUNDED, exact=exact):
         problem = (
-            f"{type(model).__name__} scores a padded batch of {len(rows)} rows, with images and without, otherwise "
+            f"{name} scores a padded batch of {len(rows)} rows, with images and without, otherwise "
             f"than each row alone, by {difference:.2g} nats a token. Fix: another model, or a report to transformers."
         )
     return (fused - expected).abs().max().item(), problem
@@ -238,15 +250,16 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact:
     Both are of passes of one shape, which round alike.
 
     Args:
-        model: with TRL's fused head; without adapters, or the model that PEFT wrapped.
+        model: with TRL's fused head, and with its adapters.
         ids: (1, T) tokens of text.
         temperature: of the fused head.
         exact: whether passes round in float32; by default, whether all weights are in it.
     """
     exact = _is_float32(model) if exact is None else exact
-    name, kept = type(model).__name__, ids.shape[1] - _CHANGED
+    base, kept = without_adapters(model), ids.shape[1] - _CHANGED
+    name = type(base).__name__
     pair = torch.cat([ids, torch.cat([ids[:, :kept], ids[:, :_CHANGED]], dim=1)])  # (2, T)
-    taken = inspect.signature(type(model).forward).parameters
+    taken = inspect.signature(type(base).forward).parameters
     inputs = {field: torch.zeros_like(pair) for field in _TOKEN_TYPES if field in taken}
     inputs |= {"input_ids": pair, "attention_mask": torch.ones_like(pair)}
     with _evaluating(model):

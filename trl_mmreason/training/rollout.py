@@ -19,10 +19,11 @@ from transformers.utils import logging
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
+from ..data.images import images_of
 from ..generation.batch import NextTurn, Prompt
 from ..messages import checked_message
 from .construction import refuse_plain_prompt
-from .context_length import longest_prompt
+from .context_length import context_of, longest_prompt
 from .group_prompts import joined
 from .padding import Fields
 from .tools import called_tools, results_of_tools
@@ -63,7 +64,8 @@ class Trajectory:
         turns: what the policy wrote: answers, and calls of tools.
         said: what came after each turn: the user's message, or what the tools returned.
         calls_run, failed_calls: number of calls of tools, and of those that ended in an error.
-        left_no_room: whether the last answer got no message because the context had no room for another answer.
+        left_no_room: whether the last turn got no message because there was no room for another answer: in vLLM's
+            context, or for what tools returned in the policy's context or in the tokens of a whole completion.
     """
 
     row: Mapping[str, Any]
@@ -142,7 +144,7 @@ def roll_out(prompts: list, trainer: Any) -> dict[str, Any]:
 
     Args:
         prompts: conversations, already repeated for every generation.
-        trainer: a `GroupGRPOTrainer` with `max_turns` above 1.
+        trainer: a `GroupGRPOTrainer` with `max_turns` above 1, or with tools.
     """
     prompt_ids, images, grouped = begin(trainer, prompts)
     trajectories = trainer.trajectories
@@ -214,7 +216,7 @@ def add_turns(
     """
     ids = ids[: len(trajectories)]
     texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True) if ids else []
-    longest = longest_prompt(trainer) or math.inf
+    longest, context = longest_prompt(trainer) or math.inf, context_of(trainer) or math.inf
     for number, (trajectory, answer, text) in enumerate(zip(trajectories, ids, texts, strict=True)):
         turn = Turn(
             list(answer), answer[-1] in trainer.eos_token_ids, text, list(logprobs[number]) if logprobs else None
@@ -224,10 +226,13 @@ def add_turns(
         if not messages:
             continue
         said = trainer.next_turn(messages)
-        if len(trajectory.context.ids) + len(said.prompt.ids) > longest:
+        read, completed = (
+            len(ids) + len(said.prompt.ids) for ids in (trajectory.context.ids, trajectory.completion_ids)
+        )
+        # as TRL: what tools return has to fit into the completion and the context
+        overflows = turn.calls and (completed > trainer.max_completion_length or read >= context)
+        if overflows or read > longest:
             trajectory.left_no_room = True
-        elif turn.calls and len(trajectory.completion_ids) + len(said.prompt.ids) > trainer.max_completion_length:
-            continue  # as TRL: what does not fit into the completion is left out
         else:
             trajectory.said.append(said)
             trajectory.images += said.images
@@ -293,7 +298,7 @@ def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> None:
 
 
 def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
-    """The trajectories of a rollout that TRL did itself: an answer per row, or more between a tool's results.
+    """The trajectories of a rollout in one turn without tools, or of the user's own: answers between other tokens.
 
     Args:
         trainer: a `GroupGRPOTrainer`.
@@ -305,7 +310,8 @@ def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
         prompt = Prompt(list(ids_read), {}, {})
         if trainer._grouped is not None and trainer._grouped.prompt(place).ids == prompt.ids:
             prompt = trainer._grouped.prompt(place)
-        trajectory = Trajectory(trainer.shown(row), place, prompt, list(images[place] or []) if images else [])
+        shown = images[place] if images else images_of(row)
+        trajectory = Trajectory(trainer.shown(row), place, prompt, list(shown or []))
         runs = groupby(zip(env_mask[place] if env_mask else [1] * len(ids), ids, strict=True), key=lambda pair: pair[0])
         spans = [(sampled, [token for _, token in run]) for sampled, run in runs]
         at = 0
@@ -343,14 +349,16 @@ def log_turns(trainer: Any) -> None:
     for turn in turns:
         if (answered := lengths[turn] > 0).any():
             metrics[f"length_t{turn + 1}"].append(lengths[turn][answered].mean().item())
-        if turn:
+        if turn or trainer.tools:
             metrics[f"no_room_t{turn + 1}"].append(no_room[turn].mean().item())
     if no_room.any():
+        fix = "raise max_completion_length, or let tools return less"
+        if trainer.use_vllm:
+            held = f"{trainer.vllm_generation.context_setting}, for {trainer.vllm_generation.context} tokens now"
+            fix = f"raise {held}, or lower max_prompt_length or max_completion_length"
         logger.warning_once(
             f"{type(trainer).__name__}: {int(no_room.sum())} of {no_room.shape[1]} trajectories of a batch left no "
-            f"room for another answer in vLLM's context of {trainer.vllm_generation.context} tokens, and got none "
-            f"(no_room_t2). Fix: raise {trainer.vllm_generation.context_setting}, or lower max_prompt_length or "
-            "max_completion_length."
+            f"room for another answer, and got none (no_room_t2). Fix: {fix}."
         )
 
 

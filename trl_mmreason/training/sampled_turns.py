@@ -55,7 +55,7 @@ class SampledTurnsTrainer(GRPOTrainer):
         """
 
     def _tokenize_prompts(self, prompts: list) -> tuple:
-        if self.max_turns == 1 and (self.tools or self.environment_factories):  # TRL itself adds to these prompts
+        if self._sampled_by_others and self._calls_tools:  # TRL itself adds to these prompts
             tokenized = super()._tokenize_prompts(prompts)
         else:
             environments = [None] * len(prompts) if self.environment_factories is None else self._batch_environments
@@ -113,8 +113,8 @@ class SampledTurnsTrainer(GRPOTrainer):
     def _tool_call_loop(
         self, prompts: Any, prompt_ids: Any, completion_ids: Any, completions: Any, logprobs: Any, *rest: Any
     ) -> tuple:
-        """As TRL's after one turn; in several turns the tools have been called already."""
-        if self.max_turns == 1:
+        """As TRL's behind a rollout of the user's own; in ours the tools have been called already."""
+        if self.rollout_func is not roll_out:
             return super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *rest)
         masks = [trajectory.env_mask for trajectory in self.trajectories]
         calls, failures = (
@@ -124,8 +124,12 @@ class SampledTurnsTrainer(GRPOTrainer):
 
     @property
     def _sampled_by_others(self) -> bool:
-        """Whether TRL's own loop of tools and environments, or a rollout of the user's own, samples the answers."""
-        return self.max_turns == 1 and bool(self.tools or self.environment_factories or self.rollout_func)
+        """Whether a rollout of the user's own samples the answers."""
+        return self.rollout_func not in (None, roll_out)
+
+    @property
+    def _calls_tools(self) -> bool:
+        return bool(self.tools or self.environment_factories)
 
     @property
     def _samples_elsewhere(self) -> bool:

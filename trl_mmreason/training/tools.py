@@ -1,4 +1,4 @@
-"""TRL's tools and environments in rollouts of several turns."""
+"""TRL's tools and environments in rollouts of any number of turns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from PIL.Image import Image
 from trl.chat_template_utils import parse_response
+
+from ..messages import checked_content
 
 
 def called_tools(trainer: Any, trajectory: Any) -> tuple[list[Any], str]:
-    """The tools that the last turn of a trajectory calls, and its text without the calls.
+    """The tools that the last turn of a trajectory calls, and its text without the calls, thoughts included.
 
     Args:
         trainer: a `GroupGRPOTrainer` with tools.
@@ -23,12 +26,16 @@ def called_tools(trainer: Any, trajectory: Any) -> tuple[list[Any], str]:
         tools = trainer._env_tools[trainer._batch_environments[trajectory.place]]
     read = trajectory.context.ids[: -len(turn.ids)]
     message = parse_response(trainer._tokenizer, turn.ids, prefix=read, tools=tools)
-    calls = message.get("tool_calls") or []
-    return calls, message["content"] if calls else turn.text
+    if not (calls := message.get("tool_calls") or []):
+        return [], turn.text
+    thought = message.get("reasoning_content")
+    return calls, (f"<think>\n{thought}\n</think>\n\n" if thought else "") + message["content"]
 
 
 def results_of_tools(trainer: Any, place: int, calls: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     """Call tools, asynchronous ones at the same time; the policy is told of errors, as in TRL.
+
+    A list of text and images becomes the parts of a message; anything else is written as `str` does.
 
     Args:
         trainer: as for `called_tools`.
@@ -36,17 +43,17 @@ def results_of_tools(trainer: Any, place: int, calls: Sequence[Mapping[str, Any]
         calls: the calls, in order.
 
     Returns:
-        A message for each call, and how many ended in an error.
+        A message for each call, and how many ended in an error. An image that models do not take is one, too: the
+        policy may have asked for it.
     """
     begun = [_begin(trainer, place, call) for call in calls]
     messages, failures = [], 0
     for call, result in zip(calls, begun, strict=True):
         try:
-            content = result()
+            content = _content(result())
         except Exception as error:  # noqa: BLE001 - whatever a tool raises, the policy is told
-            content, failures = {"error": str(error)}, failures + 1
+            content, failures = str({"error": str(error)}), failures + 1
         name = call.get("function", call).get("name", "unknown")
-        content = content if isinstance(content, list) else str(content)
         messages.append({"role": "tool", "name": name, "content": content})
     return messages, failures
 
@@ -56,11 +63,24 @@ def _begin(trainer: Any, place: int, call: Mapping[str, Any]) -> Callable[[], An
         return partial(_refuse, f"Unsupported tool call type: {call['type']}")
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     if name in trainer._sync_tool_dicts[place]:
-        return partial(trainer._sync_tool_dicts[place][name], **arguments)
+        return partial(_called, trainer._sync_tool_dicts[place][name], arguments)
     if name not in trainer._async_tool_dicts[place]:
         return partial(_refuse, f"Tool {name} not found.")
     tool = trainer._async_tool_dicts[place][name]
     return asyncio.run_coroutine_threadsafe(_awaited(tool, arguments), trainer.async_loop).result
+
+
+def _content(returned: Any) -> Any:
+    """Parts of a message, if images or parts were returned; anything else as text."""
+    parts = returned if isinstance(returned, list) else [returned]
+    parts = [{"type": "image", "image": part} if isinstance(part, Image) else part for part in parts]
+    if not any(isinstance(part, Mapping) and part.get("type") in ("text", "image") for part in parts):
+        return str(returned)
+    return checked_content(parts, "A tool")
+
+
+def _called(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    return tool(**arguments)
 
 
 async def _awaited(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -1,0 +1,153 @@
+"""docs/models.md: each family with each kind of trainer is exact, or refused in one sentence; the page says which."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from all_families import FAMILIES
+from datasets import Dataset
+from every_trainer import BY_OUTCOME, DPO, make, rows_of
+from exactness import Plain, answers_differ, rollout_difference, supervised_difference
+from further_families import saved
+from packaging.version import Version
+from peft import LoraConfig, PeftModel
+from support import changed_weights, drawn_rows, load, weights_of
+from transformers import AutoConfig
+
+from trl_mmreason.data.images import images_of
+from trl_mmreason.generation.model_loading import sees_images
+from trl_mmreason.training.facts import NothingTrained
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+EVERYDAY = ["idefics3", "qwen3_5", "qwen3_vl_moe"]  # tiles, hybrid attention, a mixture of experts
+COLUMNS = ["rollouts", "rollouts, LoRA", "SFT", "DPO", "off-policy", "evaluation"]
+TRAINERS = {"SFT": "ReflectionSFTTrainer", "DPO": DPO, "off-policy": "OffPolicyRewardTrainer"}
+TOLERANCE = 2e-4  # nats
+NO_AUXILIARY_LOSS = {"router_aux_loss_coef": 0.0}
+SEEN: dict[str, dict[str, str]] = {}
+
+
+class Family:
+    """A saved checkpoint, the rows that its trainers get, and what they did with them."""
+
+    def __init__(self, name, folder):
+        self.folder = saved(FAMILIES[name], folder / "model")
+        self.config = AutoConfig.from_pretrained(self.folder)
+        self.plain, self.largest, self.work, self.runs = Plain(self.folder, self.config), 0.0, folder, 0
+        self.sees = sees_images(self.config)
+
+    def __str__(self):
+        own, text = self.config.model_type, self.config.get_text_config().model_type
+        return f"`{own}`" if text.startswith(own) else f"`{own}` with `{text}`"
+
+    def new_folder(self):
+        self.runs += 1
+        return self.work / str(self.runs)
+
+    def rows(self, trainer):
+        rows = rows_of(trainer).to_list()
+        return Dataset.from_list(rows if self.sees else [{**row, "images": []} for row in rows])
+
+    def compared(self, difference):
+        assert difference < TOLERANCE, f"{difference:.2g} nats"
+        self.largest = max(self.largest, difference)
+
+    def rollouts(self, settings, adapter=None):
+        trainer = make(
+            "AdaPOTrainer", self.folder, self.new_folder(), adapter=adapter, rows=self.rows("AdaPOTrainer"), **settings
+        )
+        self.compared(rollout_difference(trainer, self.plain))
+        self.trained(trainer, adapter)
+
+    def supervised(self, column, settings):
+        name = TRAINERS[column]
+        own = BY_OUTCOME if name == DPO else {}
+        trainer = make(name, self.folder, self.new_folder(), rows=self.rows(name), **own, **settings)
+        rows = [dict(trainer.train_dataset[number]) for number in (0, 1, 2, 3)]
+        if name == DPO:
+            for number, row in enumerate(rows):
+                row["prompt"] = [{"role": "user", "content": row["prompt"]}]
+                row["chosen"] = [{"role": "assistant", "content": f"It is {number}."}]
+                row["rejected"] = [{"role": "assistant", "content": "No" + " so" * number}]
+        for row in rows:
+            row["images"] = images_of(row)
+        self.compared(supervised_difference(trainer, self.plain, rows))
+        self.trained(trainer)
+
+    def trained(self, trainer, adapter=None):
+        """It trains, and what is saved is what was trained."""
+        before = weights_of(trainer.model)
+        trainer.train()
+        assert changed_weights(trainer.model, before)
+        folder = self.new_folder()
+        trainer.save_model(str(folder))
+        model = load(self.folder)[0] if adapter else load(folder)[0]
+        model = PeftModel.from_pretrained(model, folder) if adapter else model
+        loaded = dict(model.named_parameters())
+        for name, weight in trainer.accelerator.unwrap_model(trainer.model).named_parameters():
+            assert torch.equal(loaded[name], weight), name
+
+    def evaluated(self):
+        rows = [dict(row, images=row["images"] if self.sees else []) for row in drawn_rows(6)]
+        assert answers_differ(self.folder, self.plain, rows) == 0
+
+
+def tried(work, settings):
+    """ "exact", or the sentence that refuses it; with the setting that a sentence names, if that helps."""
+    try:
+        work(settings)
+    except NothingTrained:
+        raise
+    except ValueError as error:
+        sentence = " ".join(str(error).split())
+        if "router_aux_loss_coef=0.0" in sentence and not settings:
+            again = tried(work, NO_AUXILIARY_LOSS)
+            return "exact with `router_aux_loss_coef=0.0`" if again == "exact" else again
+        refused = re.match(r"\w+Trainer: (.*Fix: .*)", sentence)
+        assert refused, sentence
+        return refused[1]
+    return "exact"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.full) for name in FAMILIES]
+)
+def test_a_family_is_exact_or_refused_in_one_sentence(name, tmp_path):
+    family = Family(name, tmp_path)
+    adapter = LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"])
+    work = {
+        "rollouts": family.rollouts,
+        "rollouts, LoRA": lambda settings: family.rollouts(settings, adapter),
+        **{column: lambda settings, column=column: family.supervised(column, settings) for column in TRAINERS},
+        "evaluation": lambda settings: family.evaluated(),
+    }
+    cells = {column: tried(work[column], {}) for column in COLUMNS}
+    largest = next((bound for bound in (1e-5, 1e-4) if family.largest <= bound), TOLERANCE)
+    SEEN[str(family)] = {**cells, "largest": f"≤ {largest:.0e}" if "exact" in str(cells) else "–"}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    Version(transformers.__version__).minor != 23, reason="the page is of the version in constraints.txt"
+)
+def test_the_page_says_what_was_seen():
+    assert len(SEEN) == len(FAMILIES), "a family failed, was not run, or has the name of another"
+    expected = "\n".join(table())
+    assert expected in PAGE.read_text(), f"docs/models.md has another table; this one was seen:\n{expected}"
+
+
+def table():
+    """The lines of the table, and below it the sentences that refuse."""
+    lines = [f"| family | {' | '.join(COLUMNS)} | largest difference, nats |", "|---" * (len(COLUMNS) + 2) + "|"]
+    notes: list[str] = []
+    for name, seen in sorted(SEEN.items()):
+        cells = []
+        for column in COLUMNS:
+            verdict = seen[column]
+            if not verdict.startswith("exact") and verdict not in notes:
+                notes.append(verdict)
+            cells.append(verdict if verdict.startswith("exact") else f"refused [{notes.index(verdict) + 1}]")
+        lines.append(f"| {name} | {' | '.join(cells)} | {seen['largest']} |")
+    return [*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
