@@ -10,6 +10,7 @@ from trl_mmreason.generation.batch import collate, encode
 from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.model_loading import sees_images
 from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.messages import question_text
 
 
 class Plain:
@@ -78,7 +79,7 @@ def supervised_difference(trainer, plain, rows):
 def answers_differ(folder, plain, rows):
     """How many greedy answers of the engine in this process are not those of `generate`."""
     engine = TransformersEngine(folder, dtype=torch.float32, device="cpu", batch_size=len(rows))
-    asked = [Request([{"role": "user", "content": row["prompt"]}], images_of(row)) for row in rows]
+    asked = [Request([{"role": "user", "content": question_text(row["prompt"])}], images_of(row)) for row in rows]
     answers = engine.sample(asked, SamplingParams(8, temperature=0))
     expected = [plain.answer(encode(plain.processor, each.messages, each.images), 8) for each in asked]
     return sum(list(answer[0].token_ids) != ids for answer, ids in zip(answers, expected, strict=True))

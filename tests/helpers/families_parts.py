@@ -57,7 +57,7 @@ def chatml_tokenizer(image="<image>", template=None):
     named |= {f"{name}_token": token for name, token in ends.items()}
     if template is not None:
         named = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
-    special = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<think>", "</think>"]
+    special = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>"]
     template = template or _INTERNVL_TEMPLATE.replace("<IMG_CONTEXT>\n", image)
     return tokenizer_of(template, *special, **CHATML, **named)
 

@@ -17,5 +17,5 @@ def llama():
 
 def qwen3():
     """A model of text whose template drops the thoughts of earlier turns."""
-    tokenizer = tokenizer_of(_trl_template("qwen3"), "<|im_start|>", "<think>", "</think>", **CHATML)
+    tokenizer = tokenizer_of(_trl_template("qwen3"), "<|im_start|>", **CHATML)
     return Qwen3ForCausalLM(Qwen3Config(**text_of(tokenizer, head_dim=16))), tokenizer

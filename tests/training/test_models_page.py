@@ -13,20 +13,28 @@ from exactness import Plain, answers_differ, rollout_difference, supervised_diff
 from further_families import saved
 from packaging.version import Version
 from peft import LoraConfig, PeftModel
-from support import changed_weights, drawn_rows, load, weights_of
+from support import SUPERVISED_RUN, changed_weights, drawn_rows, load, weights_of
 from transformers import AutoConfig
 
 from trl_mmreason.data.images import images_of
 from trl_mmreason.generation.model_loading import sees_images
+from trl_mmreason.messages import question_text
 from trl_mmreason.training.facts import NothingTrained
+from trl_mmreason.training.sft import CompletionSFTConfig, CompletionSFTTrainer
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 EVERYDAY = ["idefics3", "qwen3_5", "qwen3_vl_moe"]  # tiles, hybrid attention, a mixture of experts
 COLUMNS = ["rollouts", "rollouts, LoRA", "SFT", "DPO", "off-policy", "evaluation"]
-TRAINERS = {"SFT": "ReflectionSFTTrainer", "DPO": DPO, "off-policy": "OffPolicyRewardTrainer"}
+TRAINERS = {"SFT": "CompletionSFTTrainer", "DPO": DPO, "off-policy": "OffPolicyRewardTrainer"}
 TOLERANCE = 2e-4  # nats
 NO_AUXILIARY_LOSS = {"router_aux_loss_coef": 0.0}
 SEEN: dict[str, dict[str, str]] = {}
+
+
+class LearnsAnything(CompletionSFTTrainer):
+    @staticmethod
+    def problem_of(completion):
+        return None
 
 
 class Family:
@@ -63,12 +71,18 @@ class Family:
 
     def supervised(self, column, settings):
         name = TRAINERS[column]
-        own = BY_OUTCOME if name == DPO else {}
-        trainer = make(name, self.folder, self.new_folder(), rows=self.rows(name), **own, **settings)
-        rows = [dict(trainer.train_dataset[number]) for number in (0, 1, 2, 3)]
+        if column == "SFT":
+            rows = Dataset.from_list([{**row, "completion": f"It is {len(row['id'])}."} for row in self.rows("")])
+            args = CompletionSFTConfig(str(self.new_folder()), **{**SUPERVISED_RUN, "warmup_steps": 0, **settings})
+            trainer = LearnsAnything(self.folder, args=args, train_dataset=rows)
+        else:
+            own = BY_OUTCOME if name == DPO else {}
+            trainer = make(name, self.folder, self.new_folder(), rows=self.rows(name), **own, **settings)
+        asked = self.rows(name) if name == DPO else trainer.train_dataset
+        rows = [dict(asked[number]) for number in range(4)]
         if name == DPO:
             for number, row in enumerate(rows):
-                row["prompt"] = [{"role": "user", "content": row["prompt"]}]
+                row["prompt"] = [{"role": "user", "content": question_text(row["prompt"])}]
                 row["chosen"] = [{"role": "assistant", "content": f"It is {number}."}]
                 row["rejected"] = [{"role": "assistant", "content": "No" + " so" * number}]
         for row in rows:
