@@ -16,6 +16,7 @@ from support import (
     load,
     logps_of,
     prepared_batch,
+    suppress_as_ours,
     types_of,
     weights_of,
 )
@@ -202,6 +203,7 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     given["generation_batch_size"] = None  # derived from the others
     args, dataset = GRPOConfig(**given), Dataset.from_list(rows)
     theirs = GRPOTrainer(path, reward_funcs=even_reward, args=args, train_dataset=dataset)
+    suppress_as_ours(theirs)
     for model in (theirs.model, theirs.ref_model):
         use_matrix_product_for_patches(model)
     theirs.train()

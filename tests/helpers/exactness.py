@@ -17,9 +17,12 @@ class Plain:
     """A checkpoint as transformers loads it, without anything of ours."""
 
     def __init__(self, folder, config):
-        auto_class = AutoModelForImageTextToText if sees_images(config) else AutoModelForCausalLM
-        self.model = auto_class.from_pretrained(folder, dtype=torch.float32).eval()
-        self.processor = AutoProcessor.from_pretrained(folder)
+        self._class = AutoModelForImageTextToText if sees_images(config) else AutoModelForCausalLM
+        self.model, self.processor = self.loaded(folder).eval(), AutoProcessor.from_pretrained(folder)
+
+    def loaded(self, folder):
+        """Another checkpoint of this class."""
+        return self._class.from_pretrained(folder, dtype=torch.float32)
 
     @torch.no_grad()
     def logps(self, prompt, ids, temperature=1.0):
@@ -30,10 +33,14 @@ class Plain:
 
     @torch.no_grad()
     def answer(self, prompt, tokens):
-        """The ids that `generate` answers with, greedily."""
+        """The ids that `generate` answers with, greedily, and their log-probabilities."""
         kept = placeholder_ids(self.model.config) or None
         settings = {"do_sample": False, "max_new_tokens": tokens, "suppress_tokens": kept}
-        return self.model.generate(**collate([prompt], 0), **settings)[0, len(prompt.ids) :].tolist()
+        settings |= {"output_logits": True, "return_dict_in_generate": True}
+        found = self.model.generate(**collate([prompt], 0), **settings)
+        ids = found.sequences[0, len(prompt.ids) :]
+        logps = torch.stack(found.logits, dim=1)[0].float().log_softmax(-1)
+        return ids.tolist(), logps.gather(1, ids[:, None])[:, 0]
 
 
 def rollout_difference(trainer, plain):
@@ -76,10 +83,12 @@ def supervised_difference(trainer, plain, rows):
     return worst
 
 
-def answers_differ(folder, plain, rows):
-    """How many greedy answers of the engine in this process are not those of `generate`."""
-    engine = TransformersEngine(folder, dtype=torch.float32, device="cpu", batch_size=len(rows))
+def answers_differ(folder, plain, rows, batch_size):
+    """How many greedy answers of the engine in this process are not those of `generate`, as it says or as it scores."""
+    engine = TransformersEngine(folder, dtype=torch.float32, device="cpu", batch_size=batch_size)
     asked = [Request([{"role": "user", "content": question_text(row["prompt"])}], images_of(row)) for row in rows]
-    answers = engine.sample(asked, SamplingParams(8, temperature=0))
-    expected = [plain.answer(encode(plain.processor, each.messages, each.images), 8) for each in asked]
-    return sum(list(answer[0].token_ids) != ids for answer, ids in zip(answers, expected, strict=True))
+    answers, wrong = engine.sample(asked, SamplingParams(8, temperature=0, logprobs=True)), 0
+    for each, (answer, *_) in zip(asked, answers, strict=True):
+        ids, logps = plain.answer(encode(plain.processor, each.messages, each.images), 8)
+        wrong += ids != list(answer.token_ids) or (torch.tensor(answer.logprobs) - logps).abs().max().item() > 1e-3
+    return wrong

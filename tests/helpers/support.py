@@ -16,6 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.adapo.trainer import TrajectoryType
+from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
@@ -195,6 +196,11 @@ def assert_micro_batches_agree(train, sizes=(8, 4, 2), *, atol: float = 1e-5, rt
     for other in others:
         assert_weights(other.model, first.model, atol=atol, rtol=rtol)
     return [first, *others]
+
+
+def suppress_as_ours(trainer) -> None:
+    """Let a trainer of TRL leave out all tokens of images and videos, of which it leaves out the images' alone."""
+    trainer.generation_config.suppress_tokens = placeholder_ids(trainer.model.config)
 
 
 def prepared_batch(trainer, rows=None) -> dict:

@@ -4,7 +4,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset
-from support import SMALL_RUN, adapo_trainer, assert_weights, changed_weights, load, losses_of, weights_of
+from support import (
+    SMALL_RUN,
+    adapo_trainer,
+    assert_weights,
+    changed_weights,
+    load,
+    losses_of,
+    suppress_as_ours,
+    weights_of,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_mmreason.training.grpo import GroupGRPOTrainer
@@ -20,6 +29,7 @@ def train(kind, model, folder, rows, **settings):
     args = GRPOConfig(str(folder), **{**SMALL_RUN, "model_init_kwargs": None, **settings})
     data = Dataset.from_list(rows)
     trainer = kind(policy, reward_funcs=length, args=args, train_dataset=data, processing_class=processor)
+    suppress_as_ours(trainer)
     before = weights_of(trainer.model)
     torch.manual_seed(0)
     trainer.train()

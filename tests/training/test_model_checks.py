@@ -104,7 +104,7 @@ def test_rows_in_a_padded_batch_score_as_they_do_alone(family):
     [
         (
             FAMILIES_OF_ALL["hunyuan_vl"],
-            "scores a padded batch of 3 rows, with images and without, otherwise than each",
+            "scores equal rows of a batch otherwise, by",
         ),
         (FAMILIES_OF_ALL["minicpmv4_6"], "cannot score 3 rows, with images and without, in a batch (RuntimeError: "),
     ],
@@ -184,14 +184,27 @@ def test_a_field_that_answers_would_need_is_refused(checkpoints, tmp_path):
 
 @older
 def test_doctor_says_the_same():
-    (fine,) = map(str, check_scoring(*build_model("qwen2_5_vl", "test")))
+    def said(model, processor):
+        return [str(each) for each in check_scoring(model, processor, [processor.tokenizer.eos_token_id])]
+
+    fine, *trainers = said(*build_model("qwen2_5_vl", "test"))
     assert fine == "ok    exact: trainers score with the logits of the model itself (scaled by 1)."
+    assert trainers[0] == "ok    AdaPO: exact"
+    assert len(trainers) == 5
+    assert all(line.endswith(": exact") for line in trainers)
     torch.manual_seed(0)
-    (wrong,) = map(str, check_scoring(*paligemma()))
+    (wrong,) = said(*paligemma())
     assert wrong.startswith("FAIL  PaliGemmaForConditionalGeneration is not causal over an answer")
-    ok, note = map(str, check_scoring(*glm_experts()))
-    assert ok.startswith("ok    exact")
-    assert note.startswith("note  TRL cannot compute the auxiliary loss")
+    (wrong,) = said(*FAMILIES_OF_ALL["minicpmv4_6"]())
+    assert "cannot score 3 rows, with images and without, in a batch" in wrong
+    _, *trainers = said(*glm_experts())
+    assert all(line.endswith(": exact with router_aux_loss_coef=0.0") for line in trainers)
+    model, processor = build_model("qwen2_5_vl", "test")
+    processor.chat_template = processor.chat_template.replace("message['content']", "'?'").replace(
+        "part['text']", "'?'"
+    )
+    _, *trainers = said(model, processor)
+    assert trainers[0].startswith("FAIL  AdaPO: refused because")
 
 
 # ------------------------------------------------------------------------------------------- placeholders and turns

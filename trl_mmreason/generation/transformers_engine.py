@@ -185,6 +185,8 @@ class TransformersEngine:
                 self._has_answered = True
                 for (number, k), sample in zip(batch, samples, strict=True):
                     results[number][k] = sample
+            elif size > self.batch_size:
+                waiting.extendleft(reversed(batch))
             elif size > 1:
                 self._most_tokens = size * tokens // 2
                 waiting.extendleft(reversed(batch))
@@ -210,7 +212,7 @@ class TransformersEngine:
     def _generate(
         self, encoded: Sequence[_Encoded], seeds: Sequence[int], sampling_params: SamplingParams
     ) -> list[Sample] | None:
-        """One batch; `None` if memory ran out."""
+        """One batch; `None` if memory ran out, or if the rows cannot share one."""
         eos_ids = end_of_turn_ids(self.model, self.processing_class)
         limits = [int(min(sampling_params.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]
         ending = StopTracker(
@@ -232,6 +234,11 @@ class TransformersEngine:
             )
         except torch.OutOfMemoryError:
             fits = False
+        except (RuntimeError, IndexError) as error:  # of a family whose fields of images do not follow row by row
+            if len(encoded) == 1 or not any(row.prompt.image_fields for row in encoded):
+                raise
+            _logger.warning("Rows with images cannot share a batch, and are answered one by one, slower: %s", error)
+            self.batch_size, fits = 1, False
         if not fits:  # only here, after the clause, has the exception let go of the batch's tensors
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

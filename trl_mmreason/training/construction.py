@@ -19,7 +19,7 @@ from ..compat.chat_template import tokenizer_of, warn_of_moved_images
 from ..compat.fused_head import fused_head_output, use_own_head_output
 from ..compat.input_hooks import keep_one_input_hook
 from ..compat.known_images import encode_images_once
-from ..compat.model_parts import without_adapters
+from ..compat.model_parts import placeholder_ids, without_adapters
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import check_precision
 from ..compat.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
@@ -359,6 +359,9 @@ def search_no_weights(args: Any) -> None:
 def prepare_models(trainer: Any) -> None:
     """After TRL's constructor: check and prepare a trainer's model, and its reference if TRL made one."""
     policy = trainer.accelerator.unwrap_model(trainer.model)
+    if (sampling := getattr(trainer, "generation_config", None)) is not None:  # TRL knows the images' alone
+        ids = [*(sampling.suppress_tokens or ()), *placeholder_ids(policy.config)]
+        sampling.suppress_tokens = list(dict.fromkeys(ids)) or None
     check_precision(trainer)
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))

@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import ProcessorMixin, Trainer
 from transformers.trainer_pt_utils import get_model_param_count
+from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
 
 from ..compat.chat_template import tokenizer_of
@@ -35,7 +36,11 @@ _MOST_TOKENS = 24
 _WRONG_INPUTS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # what models say of them
 _LOOKED_AT = 64  # rows, to find one with images and one without
 _TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
-_EXACT, _TF32 = 0.001, 0.01  # nats by which log-probabilities may differ in float32
+_EXACT, _EQUAL, _TF32 = (
+    1e-3,
+    1e-4,
+    1e-2,
+)  # nats by which log-probabilities may differ in float32, of equal rows, in TF32
 _ROUNDED_ALIKE, _ROUNDED = 0.02, 0.2  # and in other dtypes: by the same head, by another head
 
 
@@ -57,6 +62,8 @@ def check_model(trainer: Any) -> float | None:
     problem = processor_problem(trainer.processing_class)
     for role in ("train_dataset", "eval_dataset"):
         problem = problem or rows_problem(trainer.processing_class, getattr(trainer, role), role)
+    if not isinstance(trainer, GRPOTrainer):
+        problem = problem or collated_problem(trainer.processing_class)
     if trainer.aux_loss_enabled:
         problem = problem or experts_problem(model.config)
     if problem:
@@ -96,7 +103,8 @@ def check_scores(trainer: Any) -> float | None:
         problem = router_problem(without_adapters(model), ids)
     problem = problem or scoring_problem(model, ids, temperature=temperature, exact=exact)
     difference = None
-    prompts = some_rows(trainer.processing_class, trainer.train_dataset) if problem is None else []
+    rows = getattr(trainer, "questions", trainer.train_dataset)  # iterative DPO's pairs are made later
+    prompts = some_rows(trainer.processing_class, rows) if problem is None else []
     if prompts:
         answer = ids[0, -_CHANGED:].tolist()
         pad_id = tokenizer_of(trainer.processing_class).pad_token_id
@@ -229,6 +237,11 @@ def rows_scoring_problem(
         return math.nan, f"{name} cannot score {failed} ({reason:.200}). Fix: another model."
     expected = torch.cat(own).to(fused)
     problem = None
+    if len(rows) > 2 and (difference := _difference(fused[0], fused[-1], _ROUNDED_ALIKE, exact=exact, bound=_EQUAL)):
+        problem = (
+            f"{name} scores equal rows of a batch otherwise, by {difference:.2g} nats. Fix: another model, or a report "
+            "to transformers."
+        )
     if difference := _difference(fused, expected, _ROUNDED, exact=exact):
         problem = (
             f"{name} scores a padded batch of {len(rows)} rows, with images and without, otherwise "
@@ -285,15 +298,16 @@ def _is_float32(model: Any) -> bool:
     return {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
-def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool) -> float:
+def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool, bound: float = _EXACT) -> float:
     """By how many nats log-probabilities differ, of any token in float32 and of the median one otherwise.
 
     Returns:
-        0.0 if rounding explains it: less than `rounded` in other dtypes, where it sends some tokens to other experts.
+        0.0 if rounding explains it: less than `bound` in float32, or than `rounded` in other dtypes, where it sends
+        some tokens to other experts.
     """
     differences = (first - second).abs()
     difference = (differences.max() if exact else differences.median()).item()
-    float32 = _EXACT if torch.get_float32_matmul_precision() == "highest" else _TF32
+    float32 = bound if torch.get_float32_matmul_precision() == "highest" else _TF32
     return difference if difference > (float32 if exact else rounded) else 0.0
 
 
@@ -323,6 +337,19 @@ def processor_problem(processing_class: Any) -> str | None:
             return (
                 f"{type(processing_class).__name__} returns {name} with an entry for each token of the prompt "
                 f"({shape}), which trainers cannot continue over an answer. Fix: another model."
+            )
+    return None
+
+
+def collated_problem(processing_class: Any) -> str | None:
+    """Whether a processor returns token types that TRL's collators of completions leave out."""
+    fields = _shapes(processing_class, _TEXT, image=True) or {}
+    known = ("input_ids", "attention_mask", *_TOKEN_TYPES)
+    for name, shape in fields.items():
+        if shape == fields["input_ids"] and name not in known:
+            return (
+                f"{type(processing_class).__name__} returns {name} with a value per token, which TRL's collators do "
+                "not continue over a completion. Fix: a trainer that samples, or another model."
             )
     return None
 

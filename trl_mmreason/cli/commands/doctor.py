@@ -25,6 +25,9 @@ def add(command: ArgumentParser) -> None:
     method = "method of --config; by default that of the file's folder, or the first that takes the file"
     add("--method", choices=tuple(SCRIPTS), help=method)
     add("--model", metavar="PATH", help="path or Hub id of a model; by default that of --config")
+    add(
+        "--weights", action="store_true", help="load the model's weights, and score a row with an image and one without"
+    )
 
 
 def run(arguments: Namespace) -> None:
@@ -32,20 +35,21 @@ def run(arguments: Namespace) -> None:
     if arguments.method and not arguments.config:
         raise WrongArgument("--method has no effect without --config, whose method it is")
     methods, failed = (arguments.method,) if arguments.method else tuple(SCRIPTS), 0
-    for finding in examine(arguments.config, arguments.model, methods):
+    for finding in examine(arguments.config, arguments.model, methods, weights=arguments.weights):
         print(finding, flush=True)  # noqa: T201 - what the command is asked for
         failed += finding.level == "FAIL"
     if failed:
         raise WrongArgument(f"{failed} of these will not work")
 
 
-def examine(config: str | None, model: str | None, methods: Sequence[str]) -> Iterator[Any]:
+def examine(config: str | None, model: str | None, methods: Sequence[str], *, weights: bool = False) -> Iterator[Any]:
     """Run all checks, and yield their findings.
 
     Args:
         config: a configuration file, or the name of a shipped recipe.
         model: path or Hub id of a policy; that of the configuration by default.
         methods: names of the methods that a configuration can belong to.
+        weights: load those of the model, and score tokens with them.
     """
     from trl import GRPOConfig
 
@@ -81,13 +85,13 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
     if model is None:
         return
     try:
-        policy, processor, end_ids = load_for_checks(model)
+        policy, processor, end_ids = load_for_checks(model, weights=weights)
     except (OSError, ValueError, ImportError) as error:
         text = one_line(error)
         yield Finding("FAIL", text if model in text else f"{model}: {text}")
         return
     yield from check_conversation(processor, end_ids)
-    yield from check_scoring(policy, processor)
+    yield from check_scoring(policy, processor, end_ids)
     for where, each in stages.items():
         yield from check_prompts(processor, each, where)
     for where, each in stages.items():

@@ -7,8 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from PIL import Image
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig, AutoModelForImageTextToText, GenerationConfig
 from trl.trainer.utils import add_fused_lm_head
 
 from ...compat.chat_template import next_turn_ids
@@ -21,16 +22,32 @@ from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
 from ...training.construction import check_template, prepare_policy
 from ...training.model_card import MINIATURE
-from ...training.model_checks import experts_problem, processor_problem, scoring_problem, some_ids
+from ...training.model_checks import (
+    experts_problem,
+    processor_problem,
+    rows_scoring_problem,
+    scoring_problem,
+    some_ids,
+    some_rows,
+)
 from ...training.prompt_length import prompt_length
 from . import Finding, one_line
 from .memory import build_without_weights
 
+QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "How many circles are there?"}]
+_THOUGHTS = "<think>1 + 1</think> <answer>2</answer>"
+_TRAINERS = {  # → whether they learn from completions that are given
+    "AdaPO": False,
+    "SRPO, Chain-of-Step GRPO, self-evolution, baselines": False,
+    "SFT of SRPO and Chain-of-Step, process reward model": True,
+    "iterative DPO": False,
+    "SOPHIA": True,
+}
 _ROWS = 16  # number of rows whose prompts are measured
 
 
-def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
-    """Build a model without its weights, and load its processor and the tokens that end its answers."""
+def load_for_checks(name: str, *, weights: bool = False) -> tuple[Any, Any, list[int]]:
+    """Build a model, with or without its weights, and load its processor and the tokens that end its answers."""
     if name.startswith(MINIATURE):
         model, processor = build_model(*family_and_size(name))
         return model, processor, declared_end_ids(model.generation_config, processor)
@@ -44,15 +61,15 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
     except OSError:  # a checkpoint may have none
         generation = GenerationConfig.from_model_config(config)
     processor = load_processor(name)
-    return build_without_weights(config), processor, declared_end_ids(generation, processor)
+    model = AutoModelForImageTextToText.from_pretrained(name) if weights else build_without_weights(config)
+    return model, processor, declared_end_ids(generation, processor)
 
 
 def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
     """Try a chat template and a processor: a question with an image, a second turn, and thoughts in tags."""
     image = Image.new("RGB", (448, 336), "white")
-    question: list[dict[str, Any]] = [{"role": "user", "content": "How many circles are there?"}]
     try:
-        tokens = len(encode(processor, question, [image]).ids)
+        tokens = len(encode(processor, QUESTION, [image]).ids)
     except ENCODING_ERRORS as error:
         fix = "use a checkpoint that comes with a processor and a chat template."
         yield Finding("FAIL", f"a question with an image cannot be written: {one_line(error)}", fix)
@@ -64,18 +81,19 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
     except ValueError as error:
         yield Finding("FAIL", f"two turns (AdaPO, SCoRe, two-turn evaluation): {one_line(error)}")
     try:
-        check_template("thoughts", processor, "<think>1 + 1</think> <answer>2</answer>")
+        check_template("thoughts", processor, _THOUGHTS)
         yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
     except ValueError as error:
         yield Finding("note", f"supervised training on {one_line(error)}")
 
 
-def check_scoring(model: Any, processor: Any) -> Iterator[Finding]:
+def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Finding]:
     """Try what trainers try when they are made: whether what they score is what the model says.
 
     Args:
         model: with or without its weights; without them no token is scored.
         processor: its processor.
+        end_ids: tokens that end its answers.
     """
     problem = processor_problem(processor)
     try:
@@ -85,14 +103,47 @@ def check_scoring(model: Any, processor: Any) -> Iterator[Finding]:
     if problem is None and model.device.type != "meta":
         add_fused_lm_head(model)
         prepare_policy(model, processor)
-        problem = scoring_problem(model, some_ids(processor, model))
+        ids = some_ids(processor, model)
+        problem = scoring_problem(model, ids)
+        image = Image.new("RGB", (448, 336), "white")
+        rows = Dataset.from_list([{"prompt": QUESTION, "images": images} for images in ([image], [])])
+        if problem is None and (prompts := some_rows(processor, rows)):
+            _, problem = rows_scoring_problem(model, prompts, ids[0, -6:].tolist(), end_ids[0])
     if problem:
         yield Finding("FAIL", problem)
         return
-    left = "; a trainer tries with the weights whether it is causal, too" if model.device.type == "meta" else ""
+    left = "; with --weights tokens are scored, too" if model.device.type == "meta" else ""
     yield Finding("ok", f"exact: trainers score with the logits of the model itself ({head.described()}){left}.")
-    if hasattr(model.config.get_text_config(), "output_router_logits") and (problem := experts_problem(model.config)):
-        yield Finding("note", problem)
+    yield from _verdicts(model, processor, end_ids)
+
+
+def _verdicts(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Finding]:
+    """Say of each trainer whether it trains a model that is scored exactly."""
+    has_experts = hasattr(model.config.get_text_config(), "output_router_logits")
+    setting = "router_aux_loss_coef=0.0"
+    try:
+        next_turn_ids(processor, "?", eos_token_ids=end_ids)
+        two_turns = None
+    except ValueError as error:
+        two_turns = one_line(error)
+    for trainers, is_supervised in _TRAINERS.items():
+        needs = has_experts and (trainers == "SOPHIA" or experts_problem(model.config))
+        if trainers == "AdaPO" and two_turns:
+            yield Finding("FAIL", f"{trainers}: refused because {two_turns}")
+        elif is_supervised and not _keeps_thoughts(processor):
+            yield Finding(
+                "note", f"{trainers}: refused for completions with <think>…</think>, which the template changes"
+            )
+        else:
+            yield Finding("ok", f"{trainers}: exact" + (f" with {setting}" if needs else ""))
+
+
+def _keeps_thoughts(processor: Any) -> bool:
+    try:
+        check_template("thoughts", processor, _THOUGHTS)
+    except ValueError:
+        return False
+    return True
 
 
 def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
