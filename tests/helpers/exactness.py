@@ -39,6 +39,8 @@ class Plain:
         settings |= {"output_logits": True, "return_dict_in_generate": True}
         found = self.model.generate(**collate([prompt], 0), **settings)
         ids = found.sequences[0, len(prompt.ids) :]
+        if not found.logits:  # Janus has a `generate` of its own
+            return ids.tolist(), self.logps(prompt, ids.tolist())
         logps = torch.stack(found.logits, dim=1)[0].float().log_softmax(-1)
         return ids.tolist(), logps.gather(1, ids[:, None])[:, 0]
 

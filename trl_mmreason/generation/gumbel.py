@@ -119,8 +119,10 @@ class GumbelMaxSampler(LogitsProcessor):
         self._warpers = warpers(sampling_params)
         self._ending, self._suppressed, self._keep_logprobs = ending, list(suppressed), sampling_params.logprobs
         self._logprobs: list[Tensor] = []  # (B,) a step
+        self.was_asked = False  # by `generate`
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.was_asked = True
         logits = scores  # (B, V) as the model gave them
         scores = logits.clone()
         # some families' placeholders are embedded, but have no logit

@@ -243,6 +243,11 @@ class TransformersEngine:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             return None
+        if not drawing.was_asked:
+            raise ValueError(
+                f"TransformersEngine: {type(self.model).__name__}.generate leaves out the logits processors that it is "
+                "given, and answers are drawn by one. Fix: another model, or a server (ServerEngine)."
+            )
         samples = []
         for row, ids, reason, logprobs in zip(encoded, ending.ids, ending.reasons, drawing.logprobs(), strict=True):
             text_ids = ids[:-1] if ids[-1] in eos_ids else ids
