@@ -44,6 +44,10 @@ REFUSED = [
         """evaluate miniature/adding --model nowhere --columns '{"answer": "solution"}'""",
         "--columns has no effect here, as the columns of miniature/adding are known",
     ),
+    (
+        "evaluate miniature/adding --model nowhere --video-frames 8",
+        "--video-frames has no effect here, as the columns of miniature/adding are known",
+    ),
     *(
         (f"{command} --system-prompt ./none.txt", "--system-prompt ./none.txt: there is no such file")
         for command in (ANNOTATE, EVALUATE, PREFILTER, REFLECT, REVISE, STEPS)

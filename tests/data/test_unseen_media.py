@@ -81,6 +81,7 @@ def test_a_row_with_video_or_audio_is_left_out_and_named(column, value, folder):
         assert loaded.dataset["id"][:] == ["plain"]
         (problem,) = loaded.problems
         assert (problem.id, problem.column, problem.reason) == ("bad", column, "video or audio")
+        assert "video_frames=8), or --video-frames 8, reads frames of a video in the column `video`" in problem.message
         assert "put frames of it into `images`, or remove the column" in problem.message
         assert load_rows(source, columns={"images": None}).problems == []
 

@@ -23,21 +23,22 @@ from datasets import Dataset
 
 from ..grading.version import grader_version
 from ..messages import images_inside
-from .images import present_images
 from .row_sources import parsed_lines
 from .rows import RowReader
+from .video import VIDEO_NAMES, pyav
 
 _KEPT_SECONDS = 30 * 24 * 3600
 _ROWS_AT_ONCE = 1000
-_READERS = ("row_loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py")
+_READERS = ("row_loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py", "video.py")
 
 
 def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_json: bool) -> dict[str, Any]:
     """Arguments of `Dataset.map` that let it load what an earlier call wrote with the same rows (`raw`, lines of JSON
-    or not), arguments and code, and with path, size and time of change of every image file."""
+    or not), arguments and code, and with path, size and time of change of every file of an image or a video."""
     if not datasets.is_caching_enabled():
         return {"load_from_cache_file": False}
-    arguments = (raw._fingerprint, sorted(vars(reader).items()), list(keep), _reader_version())
+    decoder = getattr(pyav(), "__version__", None) if reader.video_frames else ""
+    arguments = (raw._fingerprint, sorted(vars(reader).items()), list(keep), _reader_version(), decoder)
     digest = hashlib.sha256(repr(arguments).encode())
     for path in _paths_in_lines(raw, reader) if is_json else _paths_in_columns(raw, reader):
         digest.update(repr(_file_state(reader.image_root / path)).encode())
@@ -52,19 +53,29 @@ def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_jso
 def _paths_in_lines(lines: Dataset, reader: RowReader) -> Iterator[str]:
     for row in parsed_lines(lines):
         values = {name: row.get(column) for name, column in reader.columns.items()}
-        for one in (*present_images(values.get("images")), *images_inside(values.get("prompt"))):
+        seen = [values.get(name) for name in ("images", *VIDEO_NAMES)]
+        for one in (*_flat(seen), *images_inside(values.get("prompt"))):
             path = one.get("path") if isinstance(one, Mapping) else one
             if isinstance(path, str):
                 yield path
 
 
+def _flat(value: Any) -> Iterator[Any]:
+    """What a list holds, however deep."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from _flat(inner)
+    else:
+        yield value
+
+
 def _paths_in_columns(rows: Dataset, reader: RowReader) -> Iterator[str]:
-    """Paths of the images without bytes; bytes are not even read, as the fingerprint of the rows covers them."""
-    columns = {name: reader.columns[name] for name in ("images", "prompt") if name in reader.columns}
+    """Paths of images and videos without bytes; bytes are not even read: the fingerprint of the rows covers them."""
+    columns = {name: reader.columns[name] for name in ("images", *VIDEO_NAMES, "prompt") if name in reader.columns}
     for table in rows.select_columns(sorted(set(columns.values()))).with_format("arrow").iter(_ROWS_AT_ONCE):
         for name, column in columns.items():
             for chunk in table[column].chunks:
-                yield from _paths_in(chunk, name == "images")
+                yield from _paths_in(chunk, name != "prompt")
 
 
 def _paths_in(array: pa.Array, is_image: bool) -> Iterator[str]:

@@ -25,6 +25,7 @@ from .row_sources import LINE, json_columns, json_features, parse_line, read_sou
 from .row_values import RefusedValue, naming_column
 from .rows import MESSAGES, NAMES, DataError, RowProblem, RowReader
 from .unseen_media import is_media_column
+from .video import VIDEO_NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ def load_rows(
     columns: Mapping[str, str | None] | None = None,
     keep_columns: Sequence[str] = (),
     image_root: str | os.PathLike | None = None,
+    video_frames: int | None = None,
     system_prompt: str | None = None,
     on_error: Literal["drop", "raise"] = "drop",
     num_proc: int | None = None,
@@ -91,9 +93,9 @@ def load_rows(
     The first call decodes every image. Later calls read what it wrote (`row_cache`), unless rows, arguments, this
     package, or path, size or time of change of an image differ.
 
-    A row with media that the model would not see is a bad row: video or audio, or an image in a column that is not
-    read while the row has no other. With `images` in `columns`, images in other columns are ignored; with None, all
-    media.
+    A row with media that the model would not see is a bad row: audio, video without `video_frames`, or an image in a
+    column that is not read while the row has no other. With `images` in `columns`, images in other columns are ignored;
+    with None, all media.
 
     Args:
         source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
@@ -104,6 +106,9 @@ def load_rows(
             One column for both `prompt` and `answer` is read as conversations.
         keep_columns: further columns to keep as they are. All others are left out.
         image_root: the folder that relative paths start from; by default that of the data file.
+        video_frames: read each video in the columns `video` (one: a path, bytes, or a list of images) and `videos` (a
+            list of them) as at most so many frames, spread evenly over it; they follow the row's images, or stand where
+            the prompt has `<video>`. `columns` may name other columns for these two.
         system_prompt: put before every prompt as a system message.
         on_error: "drop" leaves bad rows out and logs one warning; "raise" raises if there is any.
         num_proc: processes that check rows, as in `datasets.Dataset.map`.
@@ -118,13 +123,16 @@ def load_rows(
         raise DataError(f"load_rows: on_error is {on_error!r}; expected 'drop' or 'raise'")
     if max_rows is not None and max_rows < 1:
         raise DataError(f"load_rows: max_rows is {max_rows}; expected at least 1")
+    if video_frames is not None and video_frames < 1:
+        raise DataError(f"load_rows: video_frames is {video_frames}; expected at least 1")
     table = read_source(source, split)
     positions = _positions(len(table.dataset), max_rows, seed)
     raw = table.dataset.select(positions)
     if len(raw) == 0:
         raise DataError(f"{table.name} has no rows")
     present = json_columns(raw, table.name) if table.is_json else raw.column_names
-    source_columns = find_columns(present, columns or {}, table.name)
+    names = NAMES if video_frames is None else (*NAMES, *VIDEO_NAMES)
+    source_columns = find_columns(present, columns or {}, table.name, names)
     _check_kept(keep_columns, present, table.name)
     left_out = [column for column in present if column not in source_columns.values() and column not in keep_columns]
     if left_out:
@@ -134,7 +142,7 @@ def load_rows(
     if "images" in (columns or {}):  # which images the model sees has been decided; `None`: no media at all
         left_out = [column for column in left_out if "images" in source_columns and is_media_column(column)]
     features = {} if table.is_json else {column: raw.features[column] for column in source_columns.values()}
-    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out), features)
+    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out), features, video_frames or 0)
     checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
     return _sort_out(checked, positions, [*NAMES, *keep_columns], table.name, on_error)
 
@@ -146,23 +154,27 @@ def _positions(rows: int, max_rows: int | None, seed: int | None) -> Sequence[in
     return sorted(np.random.default_rng(seed).permutation(rows)[:max_rows].tolist())
 
 
-def find_columns(present: Sequence[str], columns: Mapping[str, str | None], source_name: str) -> dict[str, str]:
+def find_columns(
+    present: Sequence[str], columns: Mapping[str, str | None], source_name: str, names: Sequence[str] = NAMES
+) -> dict[str, str]:
     """Map our column names to the source's, for the columns that the source has.
 
     Raises:
         DataError: a required column is missing, two columns could be meant, or `columns` names an unknown one.
     """
-    unknown = sorted(columns.keys() - set(NAMES))
-    if unknown:
-        raise DataError(f"columns has the keys {unknown}; expected our names {NAMES} → names of the source's columns")
+    if unknown := sorted(columns.keys() - set(names)):
+        videos = "; video and videos are columns with video_frames=… alone" if {*unknown} <= {*VIDEO_NAMES} else ""
+        raise DataError(
+            f"columns has the keys {unknown}; expected our names {names} → names of the source's columns{videos}"
+        )
     if "prompt" in columns and columns["prompt"] is None:
         raise DataError(f"{source_name}: columns has no column for prompt (None), which every row needs: name one")
     source_columns: dict[str, str] = {}
-    for name in NAMES:
+    for name in names:
         if name in columns:
             candidates = [] if columns[name] is None else [columns[name]]
         else:
-            candidates = [name] if name in present else [each for each in SYNONYMS[name] if each in present]
+            candidates = [name] if name in present else [each for each in SYNONYMS.get(name, ()) if each in present]
             if name == "prompt" and not candidates:
                 candidates = [each for each in CONVERSATIONS if each in present]
             if name == "answer" and not candidates and source_columns.get("prompt") in CONVERSATIONS:
@@ -208,7 +220,8 @@ def _check_rows(
         features=Features({**CHECKED_FEATURES, **kept_features}),
         remove_columns=[column for column in raw.column_names if column not in keep],
         num_proc=num_proc,
-        writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of images
+        # rows held in memory before writing; a row may hold megabytes of images
+        writer_batch_size=max(100 // (reader.video_frames or 1), 1),
         desc="Checking rows",
         **caching,
     )

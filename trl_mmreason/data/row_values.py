@@ -207,7 +207,7 @@ def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
     if isinstance(stored["bytes"], bytes):
         where = f"the image {stored['path']!r}" if stored["path"] else f"an image of {len(stored['bytes'])} bytes"
     elif isinstance(stored["path"], str):
-        stored["path"] = where = str(_existing_file(stored["path"], image_root))
+        stored["path"] = where = str(existing_file(stored["path"], image_root))
     else:
         raise wrong_type(value, 'a path, the bytes of an image file, or {"bytes": …, "path": …}')
     try:
@@ -223,19 +223,20 @@ def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
     return stored if repaired is None else stored_image(repaired)
 
 
-def _existing_file(path: str, image_root: Path) -> Path:
+def existing_file(path: str, image_root: Path, kind: str = "image") -> Path:
+    """The file of a path from `image_root`; `kind` is what it should hold."""
     if re.match(r"(https?|s3|hf|gs)://", path):
-        raise RefusedValue("image is a link", f"{path!r} is not on this machine; download the images first")
+        raise RefusedValue(f"{kind} is a link", f"{path!r} is not on this machine; download the {kind}s first")
     if path.startswith("file://"):
-        raise RefusedValue("image is a link", f"{path!r} is a URL of a file; write the path without file://")
+        raise RefusedValue(f"{kind} is a link", f"{path!r} is a URL of a file; write the path without file://")
     if path.startswith("data:") or len(path) > 1024 or max(map(len, path.split("/"))) > _MAX_FILE_NAME:
         raise RefusedValue(
-            "image is base64",
+            f"{kind} is base64",
             f"expected a path and got {show(path)}; save it as a file and give its path, or give its bytes",
         )
     file = (image_root / path).absolute()
     if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
-        raise RefusedValue("missing image file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
+        raise RefusedValue(f"missing {kind} file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
     return file
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from .row_values import (
     wrong_type,
 )
 from .unseen_media import TEXT_ALONE, mark_problem, unseen_media
+from .video import VIDEO_NAMES, read_videos
 
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 
@@ -38,6 +41,7 @@ ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
 MESSAGES = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
 """Type of a column of messages."""
 
+_VIDEO = "<video>"  # where the frames of a video stand
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
 # How a prompt begins that a chat template has made: ChatML, Llama, Phi and Zephyr, Gemma, Mistral.
 _TEMPLATED = re.compile(
@@ -99,6 +103,7 @@ class RowReader:
         system_prompt: put before every prompt as a system message.
         unread: further columns, which are searched for media that the model would not see.
         features: types of the source's columns; empty for JSON.
+        video_frames: frames to read of each video in the columns `video` and `videos`.
     """
 
     columns: Mapping[str, str]
@@ -107,6 +112,7 @@ class RowReader:
     system_prompt: str | None = None
     unread: tuple[str, ...] = ()
     features: Mapping[str, Any] = field(default_factory=dict)
+    video_frames: int = 0
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the six columns of the common row, and `problems`: a list of column, reason and message.
@@ -134,9 +140,13 @@ class RowReader:
         images = read("images", lambda value: read_images(value, self.image_root)) or []
         if inside:
             images = read("prompt", lambda _: self._read_inside(inside, len(images))) or []
+        videos = [video for name in VIDEO_NAMES for video in read(name, partial(self._read_videos, name, values)) or []]
+        if self.video_frames:
+            placed = None if problems else read("prompt", lambda prompt: place_frames(prompt, images, videos))
+            values["prompt"], images = placed or (_with_texts(values["prompt"], _as_images), images)
         image_count = None if problems else len(images)
         unread = {column: row.get(column) for column in self.unread}
-        read_ones = None if problems else [*present_images(values.get("images")), *inside]
+        read_ones = None if problems else [*present_images(values.get("images")), *inside, *chain(*videos)]
         if unseen := unseen_media(unread, read_ones, image_root=self.image_root, fix=_reading_images):
             alone = TEXT_ALONE if unseen.reason == "video or audio" else ""
             problems.append({**unseen._asdict(), "message": unseen.message + alone})
@@ -159,6 +169,12 @@ class RowReader:
             raise RefusedValue("images in two places", f"{message}; keep them in one place")
         return read_images(images, self.image_root)
 
+    def _read_videos(self, name: str, values: Row, value: Any) -> list[list[dict[str, Any]]]:
+        """Frames of the videos in one of the two columns, of which a row fills one."""
+        if name == VIDEO_NAMES[-1] and all(present_images(values.get(each)) for each in VIDEO_NAMES):
+            raise RefusedValue("videos in two places", "the columns `video` and `videos` both hold some; fill one")
+        return read_videos(value, name, self.video_frames, self.image_root)
+
     def _dropped_text(self, row: Row) -> list[dict[str, str]]:
         """Columns of the row that belong to its prompt and are not read."""
         column = self.columns.get("prompt", "")
@@ -172,6 +188,48 @@ class RowReader:
             for one in _BESIDE_PROMPT.get(column, ())
             if row.get(one) and one not in read
         ]
+
+
+def place_frames(prompt: Any, images: list[Any], videos: list[list[Any]]) -> tuple[Any, list[Any]]:
+    """Put the frames of videos between the images of a row.
+
+    Returns:
+        The prompt with an `<image>` for each frame in the place of `<video>`, and the images in the order of the marks;
+        without marks the frames follow the images.
+    """
+    marks: list[str] = []
+    each = iter(videos)
+
+    def place(mark: re.Match[str]) -> str:
+        marks.append(mark[0])
+        return PLACEHOLDER if mark[0] == PLACEHOLDER else PLACEHOLDER * len(next(each, ()))
+
+    marked = _with_texts(prompt, lambda text: re.sub(f"{PLACEHOLDER}|{_VIDEO}", place, text))
+    places, frames = marks.count(PLACEHOLDER), list(chain(*videos))
+    if _VIDEO not in marks and (not videos or places in (0, len(images) + len(frames))):
+        return prompt, [*images, *frames]
+    if (marks.count(_VIDEO), places) != (len(videos), len(images)):
+        raise RefusedValue(
+            "wrong number of <video>",
+            f"the prompt has {marks.count(_VIDEO)} {_VIDEO} and {places} {PLACEHOLDER}, and the row {len(videos)} "
+            f"video(s) and {len(images)} image(s); make them equal, or leave all of them out to have the images first",
+        )
+    ones, groups = iter(images), iter(videos)
+    return marked, [one for mark in marks for one in (next(groups) if mark == _VIDEO else [next(ones)])]
+
+
+def _as_images(text: str) -> str:
+    """The text of a row with another problem, of which nothing more is to be said."""
+    return text.replace(_VIDEO, PLACEHOLDER)
+
+
+def _with_texts(prompt: Any, change: Callable[[str], str]) -> Any:
+    """A prompt, or its messages, with the texts changed; anything else stays as it is."""
+    if isinstance(prompt, Mapping):
+        return {key: _with_texts(value, change) if key == "content" else value for key, value in prompt.items()}
+    if isinstance(prompt, list):
+        return [_with_texts(message, change) for message in prompt]
+    return change(prompt) if isinstance(prompt, str) else prompt
 
 
 def read_prompt(value: Any, image_count: int | None, system_prompt: str | None = None) -> list[dict[str, str]]:

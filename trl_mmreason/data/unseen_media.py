@@ -55,9 +55,10 @@ _READ = ("prompt", "completion", "answer", "choices", "id", "category", "hint", 
 _ROWS_LOOKED_AT, _ROWS_AT_ONCE = 20, 1000
 
 NO_MEDIA = "models here see text and images only"
+_VIDEO_FRAMES = "load_rows(…, video_frames=8), or --video-frames 8,"
 _FRAMES = (
-    "put frames of it into `images`, or remove the column to train on the rest; if only a reward function reads it, "
-    "give it another name"
+    f"{_VIDEO_FRAMES} reads frames of a video in the column `video` or `videos`; or put frames of it into `images`, or "
+    "remove the column to train on the rest; if only a reward function reads it, give it another name"
 )
 _AS_STORED = ((), ("bytes",), ("path",))  # keys below a column of images
 TEXT_ALONE = """; or read the text alone: --columns '{"images": null}', or columns={"images": None} in Python"""
@@ -131,7 +132,8 @@ def mark_problem(text: str) -> Unseen | None:
     if mark is None:
         return None
     if re.search("video|audio", mark, re.IGNORECASE):
-        return Unseen("", "video or audio", f"the mark {mark}, and {NO_MEDIA}; put frames into `images` and remove it")
+        fix = f"{_VIDEO_FRAMES} puts frames of the column `video` in the place of <video>; or put frames into `images`"
+        return Unseen("", "video or audio", f"the mark {mark}, and {NO_MEDIA}; {fix} and remove it")
     message = f"the mark {mark} of an image; write {PLACEHOLDER} in the place of each of `images`, or remove it"
     return Unseen("", "mark of an image", message)
 

@@ -39,6 +39,7 @@ class DataArguments:
             `heldout` for problems whose content does not occur in training either.
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative image paths start from.
+        video_frames: frames to read of each video in the columns `video` and `videos`; `None` refuses rows with videos.
         system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
             prompt, or the prompt itself.
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
@@ -55,6 +56,7 @@ class DataArguments:
     eval_split: str | None = None
     columns: dict | str | None = None
     image_root: str | None = None
+    video_frames: int | None = None
     system_prompt: str | None = None
     eval_system_prompt: str | None = None
     on_error: str = "drop"
@@ -66,6 +68,8 @@ class DataArguments:
     def __post_init__(self) -> None:
         if self.on_error not in ("drop", "raise"):
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
+        if self.video_frames is not None and self.video_frames < 1:
+            raise ValueError(f"video_frames={self.video_frames}, expected at least 1.")
         if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
         self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)

@@ -63,7 +63,7 @@ class EvolutionArguments(StagedArguments):
     READS = {
         "evolve": (
             *("evolution", "judge_server", "judge_model", "cold_start_accuracy", "train_rows"),
-            *("dataset_name", "dataset_split", "columns", "image_root", "system_prompt"),
+            *("dataset_name", "dataset_split", "columns", "image_root", "video_frames", "system_prompt"),
         )
     }
     SECTIONS = {"evolution": "SelfEvolutionConfig", "evaluation": SamplingParams}

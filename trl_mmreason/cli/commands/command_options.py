@@ -97,6 +97,8 @@ def add_sampling(command: ArgumentParser, *, shared: bool = True) -> None:
     add, columns = command.add_argument, 'our column names → the source\'s, as JSON: {"answer": "solution"}'
     add("--columns", type=parsers.json_object, help=columns)
     add("--image-root", help="base folder of relative image paths; by default the file's")
+    frames = "read each video in the columns video and videos as N frames; without it rows with videos are refused"
+    add("--video-frames", type=parsers.count, metavar="N", help=frames)
     share = (
         "process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
         "machines without a common disk"
@@ -156,7 +158,7 @@ def run_pipeline(arguments: Namespace, pipeline: Callable[..., Any], *, system_p
     settings = sampling_settings(arguments)
     store_path = arguments.store or f"{arguments.output}.sqlite"
     check_servers(arguments, store_path)
-    reading = {key: getattr(arguments, key) for key in ("split", "columns", "image_root")}
+    reading = {key: getattr(arguments, key) for key in ("split", "columns", "image_root", "video_frames")}
     loaded = load_rows(arguments.dataset, system_prompt=system_prompt, **reading)
     rows = rows_of_share(arguments, loaded.dataset)
     with Store(store_path, elsewhere="another OUTPUT or --store") as store:

@@ -187,10 +187,11 @@ def _load(arguments: Namespace, benchmark: str) -> _Questions:
         from ...data.row_loading import load_rows
 
         _refuse_unused(arguments, "prompt_template", "instruction", why="rows of your own are asked as they are")
-        reading |= {"columns": arguments.columns, "on_error": "raise"}  # with rows left out it would be another one
+        reading |= {"columns": arguments.columns, "video_frames": arguments.video_frames}
+        reading["on_error"] = "raise"  # with rows left out it would be another one
         rows = load_rows(source, split=arguments.split or _OWN_SPLIT, **reading).dataset
     else:
-        _refuse_unused(arguments, "columns", why=f"the columns of {name} are known")
+        _refuse_unused(arguments, "columns", "video_frames", why=f"the columns of {name} are known")
         if known.draw:
             _refuse_unused(arguments, "image_root", why=f"{name} is drawn")
         own_instruction = options.texts(arguments, "instruction").get("instruction", known.instruction)
