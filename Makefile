@@ -63,7 +63,7 @@ wheel-test: wheel
 	$(WHEEL_VENV)/bin/python -m pip install -c constraints.txt torch dist/*.whl
 	mmreason=$$(realpath $(WHEEL_VENV))/bin/mmreason && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" \
 		&& OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $$mmreason train adapo --config adapo/miniature.yaml --output_dir run \
-		--cold_start_accuracy 0.02 --max_steps 2 --train_rows 64 --eval_rows 16 --per_device_train_batch_size 16 \
+		--cold_start_accuracy 0.1 --max_steps 4 --train_rows 64 --eval_rows 16 --per_device_train_batch_size 16 \
 		&& test -s run/model.safetensors && test -s run/report.html
 
 # torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one.

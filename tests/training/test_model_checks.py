@@ -20,13 +20,13 @@ from trl_mmreason.generation.engine import SamplingParams
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.training.model_checks import (
-    processor_problem,
-    rows_problem,
+    dropout_of,
+    rotary_problem,
     rows_scoring_problem,
     scoring_problem,
     some_ids,
-    some_rows,
 )
+from trl_mmreason.training.processor_checks import processor_problem, rows_problem, some_rows
 
 older = pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23"), reason="its configuration counts experts as TRL does"
@@ -118,6 +118,33 @@ def test_families_whose_batches_go_wrong_are_refused(build, sentence):
     assert problem.startswith(f"{type(model).__name__} {sentence}")
 
 
+def test_frequencies_that_depend_on_other_rows_are_refused_where_a_row_may_be_long_enough(checkpoints, tmp_path):
+    config = FAMILIES_OF_ALL["llava"]()[0].config
+    assert rotary_problem(config) is None
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 100}
+    config.text_config.rope_parameters = {**rope, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    assert rotary_problem(config, 100) is None
+    assert "rope_type='longrope': frequencies change for all rows of a batch in which one has more than 100" in (
+        rotary_problem(config, 101)
+    )
+
+
+def test_dropout_is_told_when_the_trainer_is_made(checkpoints, tmp_path, caplog):
+    model, processor = build_model("qwen2_5_vl", "test")
+    assert dropout_of(model) == ""
+    model.config.text_config.attention_dropout = 0.25
+    make("AdaPOTrainer", saved(lambda: (model, processor), tmp_path / "model"), tmp_path)
+    assert (
+        "AdaPOTrainer: the policy has dropout (attention_dropout 0.25), which is on in the training pass" in caplog.text
+    )
+
+
+def test_images_are_looked_for_beyond_the_first_rows(processor):
+    image = drawn_rows(1)[0]["images"]
+    rows = [{"prompt": "?", "images": []}] * 300 + [{"prompt": "?", "images": image}] * 20
+    assert [bool(each.image_fields) for each in some_rows(processor, Dataset.from_list(rows))] == [True, False, True]
+
+
 def test_a_row_that_cannot_be_encoded_is_passed_over(tmp_path):
     _, processor = build_model("qwen2_5_vl", "test")
     rows = [{"prompt": "?", "images": [str(tmp_path / "gone.png")]}, {"prompt": "?", "images": []}]
@@ -188,7 +215,7 @@ def test_doctor_says_the_same():
         return [str(each) for each in check_scoring(model, processor, [processor.tokenizer.eos_token_id])]
 
     fine, *trainers = said(*build_model("qwen2_5_vl", "test"))
-    assert fine == "ok    exact: trainers score with the logits of the model itself (scaled by 1)."
+    assert fine == "ok    trainers score with the logits of the model itself (scaled by 1)."
     assert trainers[0] == "ok    AdaPO: exact"
     assert len(trainers) == 5
     assert all(line.endswith(": exact") for line in trainers)

@@ -300,13 +300,23 @@ def generate(
 
 @contextmanager
 def own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
-    """Clear the model's generation settings in the block, as `generate` would fill missing arguments from them."""
+    """Clear the model's generation settings in the block, as `generate` would fill missing arguments from them.
+
+    TRL's supervised training leaves `output_router_logits` in the configuration of a mixture of experts, for which the
+    model computes an auxiliary loss at every token, and fails with a cache.
+    """
     owner = without_adapters(model)
     saved, owner.generation_config = owner.generation_config, GenerationConfig()
+    text = owner.config.get_text_config()
+    returns_router_logits = getattr(text, "output_router_logits", False)
+    if returns_router_logits:
+        text.output_router_logits = False
     try:
         yield
     finally:
         owner.generation_config = saved
+        if returns_router_logits:
+            text.output_router_logits = True
 
 
 def warn_of_ignored_settings(

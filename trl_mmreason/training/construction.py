@@ -360,8 +360,7 @@ def prepare_models(trainer: Any) -> None:
     """After TRL's constructor: check and prepare a trainer's model, and its reference if TRL made one."""
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if (sampling := getattr(trainer, "generation_config", None)) is not None:  # TRL knows the images' alone
-        ids = [*(sampling.suppress_tokens or ()), *placeholder_ids(policy.config)]
-        sampling.suppress_tokens = list(dict.fromkeys(ids)) or None
+        sampling.suppress_tokens = [*{*(sampling.suppress_tokens or ()), *placeholder_ids(policy.config)}] or None
     check_precision(trainer)
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))

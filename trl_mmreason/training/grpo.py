@@ -43,7 +43,7 @@ from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
 from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
-from .prompt_length import without_overlong_prompts
+from .prompt_length import leave_out_unreadable
 from .read_once import RowsOfRolloutsMixin
 from .reference import reference_from_policy
 from .reward_values import checked_rewards, refuse_infinite
@@ -110,16 +110,7 @@ class GroupGRPOTrainer(
             kwargs["processing_class"] = load_policy_processor(model, args)
         pad_left(kwargs["processing_class"])
         refuse_missing_template(type(self).__name__, kwargs["processing_class"], kwargs.get("train_dataset"))
-        if (most := getattr(args, "max_prompt_length", None)) is not None:
-            kwargs["train_dataset"] = without_overlong_prompts(
-                kwargs.get("train_dataset"),
-                kwargs["processing_class"],
-                most,
-                name=type(self).__name__,
-                system_prompt=system_prompt,
-                tools=kwargs.get("tools") or None,
-                **(args.chat_template_kwargs or {}),  # type: ignore[union-attr]  # it has a bound
-            )
+        leave_out_unreadable(type(self).__name__, args, kwargs, system_prompt)
         search_no_weights(args)
         with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)

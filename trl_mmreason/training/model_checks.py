@@ -9,33 +9,30 @@ of the LM head's scale, which needs no weights.
 from __future__ import annotations
 
 import inspect
+import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from datasets import Dataset
-from PIL import Image
 from torch import Tensor
-from transformers import ProcessorMixin, Trainer
+from transformers import Trainer
 from transformers.trainer_pt_utils import get_model_param_count
 from trl import GRPOTrainer
-from trl.data_utils import prepare_multimodal_messages
 
 from ..compat.chat_template import tokenizer_of
 from ..compat.fused_head import fused_head_output
 from ..compat.model_parts import without_adapters
-from ..data.images import IMAGE_COLUMNS, images_of, stored_images
-from ..generation.batch import Prompt, collate, encode
-from ..generation.model_loading import ENCODING_ERRORS
+from ..generation.batch import Prompt, collate
+from .processor_checks import TOKEN_TYPES, collated_problem, processor_problem, rows_problem, some_rows
+
+logger = logging.getLogger(__name__)
 
 _TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
 _CHANGED = 6  # tokens behind those whose log-probabilities are compared
 _MOST_TOKENS = 24
 _WRONG_INPUTS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # what models say of them
-_LOOKED_AT = 64  # rows, to find one with images and one without
-_TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
 _EXACT, _EQUAL, _TF32 = (
     1e-3,
     1e-4,
@@ -66,8 +63,16 @@ def check_model(trainer: Any) -> float | None:
         problem = problem or collated_problem(trainer.processing_class)
     if trainer.aux_loss_enabled:
         problem = problem or experts_problem(model.config)
+    problem = problem or rotary_problem(model.config, _longest_row(trainer))
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
+    if isinstance(trainer, GRPOTrainer) and (dropout := dropout_of(model)):
+        logger.warning(
+            "%s: the policy has dropout (%s), which is on in the training pass and off where it samples: the two are "
+            "not one policy. Fix: disable_dropout=True, lora_dropout=0.0, or another configuration of the model.",
+            type(trainer).__name__,
+            dropout,
+        )
     return None if is_placed_later(trainer) else check_scores(trainer)
 
 
@@ -129,6 +134,45 @@ def check_trainable(trainer: Trainer) -> None:
         )
 
 
+def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
+    """Whether rotary frequencies depend on the longest row of a batch, so that a row's scores depend on the others.
+
+    Args:
+        config: configuration of the model.
+        longest: tokens that a row may have.
+    """
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    for each in (parameters, *(part for part in parameters.values() if isinstance(part, dict))):  # of kinds of layers
+        if each.get("rope_type") not in ("dynamic", "longrope"):
+            continue
+        most = each.get("original_max_position_embeddings") or config.get_text_config().max_position_embeddings
+        if longest > most:
+            return (
+                f"{type(config).__name__} has rope_type={each['rope_type']!r}: frequencies change for all rows of a "
+                f"batch in which one has more than {most} tokens. Fix: max_prompt_length and max_completion_length that keep "
+                "every row below that, or another model."
+            )
+    return None
+
+
+def _longest_row(trainer: Any) -> float:
+    most = getattr(trainer.args, "max_prompt_length", None)
+    return math.inf if most is None else most + getattr(trainer, "max_turns", 1) * trainer.args.max_completion_length
+
+
+def dropout_of(model: Any) -> str:
+    """The dropout that is on in training, by name and probability; "" without any."""
+    found = {
+        f"{name} {module.p}"
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Dropout) and module.p > 0
+    }
+    shown = sorted(found)[:1]
+    if probability := getattr(model.config.get_text_config(), "attention_dropout", 0.0):
+        shown.append(f"attention_dropout {probability}")
+    return ", ".join(shown)
+
+
 # ------------------------------------------------------------------------------------------- mixtures of experts
 
 
@@ -168,30 +212,6 @@ def _no_auxiliary_loss(reason: str) -> str:
 def some_ids(processing_class: Any, model: Any) -> Tensor:
     """(1, T) tokens of a short text, on the model's device."""
     return torch.tensor([tokenizer_of(processing_class)(_TEXT)["input_ids"][:_MOST_TOKENS]], device=model.device)
-
-
-def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
-    """The prompts of the first row with images and of the first without, among the first `_LOOKED_AT` rows.
-
-    The first comes again behind the second, as some families go wrong from a batch's second row with images on.
-    Rows that cannot be encoded are left to those who refuse them.
-    """
-    if not isinstance(rows, Dataset) or "prompt" not in rows.column_names:
-        return []
-    found: dict[bool, Prompt] = {}
-    columns = [name for name in ("prompt", *IMAGE_COLUMNS) if name in rows.column_names]
-    first = rows.select(range(min(len(rows), _LOOKED_AT))).select_columns(columns)
-    stored = (table.to_pylist()[0] for table in first.with_format("arrow"))  # undecoded
-    for number, row in enumerate(stored):
-        if (has_images := bool(stored_images(row))) in found:
-            continue
-        try:
-            row = first[number]
-            messages = [{"role": "user", "content": row["prompt"]}] if isinstance(row["prompt"], str) else row["prompt"]
-            found[has_images] = encode(processing_class, messages, images_of(row))
-        except ENCODING_ERRORS:
-            continue
-    return [found[has_images] for has_images in (True, False, True) if has_images in found]
 
 
 def rows_scoring_problem(
@@ -242,7 +262,7 @@ def rows_scoring_problem(
             f"{name} scores equal rows of a batch otherwise, by {difference:.2g} nats. Fix: another model, or a report "
             "to transformers."
         )
-    if difference := _difference(fused, expected, _ROUNDED, exact=exact):
+    elif difference := _difference(fused, expected, _ROUNDED, exact=exact):
         problem = (
             f"{name} scores a padded batch of {len(rows)} rows, with images and without, otherwise "
             f"than each row alone, by {difference:.2g} nats a token. Fix: another model, or a report to transformers."
@@ -274,7 +294,7 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact:
     name = type(base).__name__
     pair = torch.cat([ids, torch.cat([ids[:, :kept], ids[:, :_CHANGED]], dim=1)])  # (2, T)
     taken = inspect.signature(type(base).forward).parameters
-    inputs = {field: torch.zeros_like(pair) for field in _TOKEN_TYPES if field in taken}
+    inputs = {field: torch.zeros_like(pair) for field in TOKEN_TYPES if field in taken}
     inputs |= {"input_ids": pair, "attention_mask": torch.ones_like(pair)}
     with _evaluating(model):
         logits = model(**inputs, use_cache=False).logits[:, :kept].float() / temperature
@@ -321,74 +341,3 @@ def _evaluating(model: Any) -> Iterator[None]:
             yield
     finally:
         model.train(training)
-
-
-# -------------------------------------------------------------------------------------------------------- processors
-
-
-def processor_problem(processing_class: Any) -> str | None:
-    """Whether a processor says of an image with which token of the prompt it belongs: answers would need the same."""
-    short, long = (_shapes(processing_class, text, image=True) for text in ("?", _TEXT))
-    if short is None or long is None:
-        return None
-    by_token = (short["input_ids"], long["input_ids"])
-    for name, shape in short.items():
-        if shape != long.get(name) and (shape, long.get(name)) != by_token:
-            return (
-                f"{type(processing_class).__name__} returns {name} with an entry for each token of the prompt "
-                f"({shape}), which trainers cannot continue over an answer. Fix: another model."
-            )
-    return None
-
-
-def collated_problem(processing_class: Any) -> str | None:
-    """Whether a processor returns token types that TRL's collators of completions leave out."""
-    fields = _shapes(processing_class, _TEXT, image=True) or {}
-    known = ("input_ids", "attention_mask", *_TOKEN_TYPES)
-    for name, shape in fields.items():
-        if shape == fields["input_ids"] and name not in known:
-            return (
-                f"{type(processing_class).__name__} returns {name} with a value per token, which TRL's collators do "
-                "not continue over a completion. Fix: a trainer that samples, or another model."
-            )
-    return None
-
-
-def rows_problem(processing_class: Any, rows: Any, role: str) -> str | None:
-    """Whether rows without images meet a processor that demands one.
-
-    Args:
-        processing_class: the policy's processor or tokenizer.
-        rows: a `Dataset`; others are not looked at.
-        role: what the trainer calls them.
-    """
-    if not isinstance(rows, Dataset) or _shapes(processing_class, "?", image=False) is not None:
-        return None
-    if _shapes(processing_class, "?", image=True) is None:
-        return None  # it cannot write a plain question at all
-    columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
-    stored: Iterable[Mapping[str, Any]] = [{}]
-    if columns:
-        stored = (table.to_pylist()[0] for table in rows.select_columns(columns).with_format("arrow"))  # undecoded
-    for number, row in enumerate(stored):
-        if not stored_images(row):
-            return (
-                f"row {number} of {role} has no image, and {type(processing_class).__name__} takes no text without "
-                "one. Fix: leave such rows out, or train another model."
-            )
-    return None
-
-
-def _shapes(processing_class: Any, text: str, *, image: bool) -> dict[str, tuple[int, ...]] | None:
-    """The shape of each field of a question; `None` if the processor does not take it, or is a tokenizer."""
-    if not isinstance(processing_class, ProcessorMixin):
-        return None
-    images = [Image.new("RGB", (64, 64))] if image else []
-    conversation = prepare_multimodal_messages([{"role": "user", "content": text}], images=images)
-    try:
-        fields = processing_class.apply_chat_template(
-            [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
-        )
-    except ENCODING_ERRORS:
-        return None
-    return {name: tuple(value.shape) for name, value in fields.items() if isinstance(value, Tensor)}

@@ -1,4 +1,4 @@
-"""Count the tokens of prompts, images included, and drop rows with overlong prompts."""
+"""Which rows a policy can read: count the tokens of prompts, images included, and drop rows with overlong ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from transformers.utils import logging
 from ..data.images import images_of
 from ..generation.batch import encode
 from ..messages import with_system_message
+from .construction import without_image_columns
 
 logger = logging.get_logger(__name__)
 
@@ -44,6 +45,37 @@ def prompt_lengths(rows: Dataset, processing_class: Any, **prompting: Any) -> li
     with state.split_between_processes(list(range(len(rows)))) as share:
         lengths = [prompt_length(rows[place], processing_class, **prompting) for place in share]
     return gather_object(lengths) if state.num_processes > 1 else lengths
+
+
+def leave_out_unreadable(name: str, args: Any, kwargs: dict[str, Any], system_prompt: str | None) -> None:
+    """Before a GRPO trainer's constructor: refuse images for a text-only policy, and leave out overlong prompts.
+
+    Args:
+        name: name of the trainer.
+        args: its configuration.
+        kwargs: its further arguments, of which the data sets are replaced.
+        system_prompt: put before every question.
+
+    Raises:
+        ValueError: a text-only policy gets an image, or every prompt is too long.
+    """
+    processing_class = kwargs["processing_class"]
+    for role in ("train_dataset", "eval_dataset"):
+        rows = kwargs.get(role)
+        if isinstance(rows, Dataset | IterableDataset):
+            kwargs[role] = without_image_columns(rows, processing_class, name)
+        elif isinstance(rows, dict):
+            kwargs[role] = {key: without_image_columns(each, processing_class, name) for key, each in rows.items()}
+    if (most := getattr(args, "max_prompt_length", None)) is not None:
+        kwargs["train_dataset"] = without_overlong_prompts(
+            kwargs.get("train_dataset"),
+            processing_class,
+            most,
+            name=name,
+            system_prompt=system_prompt,
+            tools=kwargs.get("tools") or None,
+            **(args.chat_template_kwargs or {}),
+        )
 
 
 def without_overlong_prompts(

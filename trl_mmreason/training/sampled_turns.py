@@ -21,6 +21,7 @@ from ..generation.live_rows import (
     ended_rows_leave,
     step_aside,
 )
+from ..messages import text_of
 from .group_prompts import GroupPrompts
 from .rollout import Trajectory, roll_out
 
@@ -105,7 +106,7 @@ class SampledTurnsTrainer(GRPOTrainer):
         if isinstance(prompt, str):
             return Prompt(list(self.processing_class(text=[prompt])["input_ids"][0]), {}, {}), []
         tools = self.tools if self.environment_factories is None else self._env_tools[environment]
-        conversation = prepare_multimodal_messages(prompt) if self._is_vlm else prompt
+        conversation = prepare_multimodal_messages(prompt) if self._is_vlm else _as_text(prompt)
         template = {"tools": tools or None, "chat_template": self.chat_template, **self.chat_template_kwargs}
         images = [image for message in conversation for image in images_in(message)]
         return encode_conversation(self.processing_class, conversation, **template), images
@@ -157,3 +158,13 @@ class SampledTurnsTrainer(GRPOTrainer):
         if known:
             texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
             self.answers_ended(dict(self._sampled[place] for place in known), texts)
+
+
+def _as_text(conversation: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages for a text-only policy, whose template takes strings."""
+    return [
+        {**message, "content": text_of(message["content"])}
+        if isinstance(message.get("content"), list)
+        else dict(message)
+        for message in conversation
+    ]

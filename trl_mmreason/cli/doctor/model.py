@@ -22,14 +22,8 @@ from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
 from ...training.construction import check_template, prepare_policy
 from ...training.model_card import MINIATURE
-from ...training.model_checks import (
-    experts_problem,
-    processor_problem,
-    rows_scoring_problem,
-    scoring_problem,
-    some_ids,
-    some_rows,
-)
+from ...training.model_checks import experts_problem, rotary_problem, rows_scoring_problem, scoring_problem, some_ids
+from ...training.processor_checks import processor_problem, some_rows
 from ...training.prompt_length import prompt_length
 from . import Finding, one_line
 from .memory import build_without_weights
@@ -112,8 +106,7 @@ def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Fi
     if problem:
         yield Finding("FAIL", problem)
         return
-    left = "; with --weights tokens are scored, too" if model.device.type == "meta" else ""
-    yield Finding("ok", f"exact: trainers score with the logits of the model itself ({head.described()}){left}.")
+    yield Finding("ok", f"trainers score with the logits of the model itself ({head.described()}).")
     yield from _verdicts(model, processor, end_ids)
 
 
@@ -126,6 +119,9 @@ def _verdicts(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Findin
         two_turns = None
     except ValueError as error:
         two_turns = one_line(error)
+    untried = ", as far as is known without --weights" if model.device.type == "meta" else ""
+    if rotary := rotary_problem(model.config):
+        yield Finding("note", rotary)
     for trainers, is_supervised in _TRAINERS.items():
         needs = has_experts and (trainers == "SOPHIA" or experts_problem(model.config))
         if trainers == "AdaPO" and two_turns:
@@ -135,7 +131,7 @@ def _verdicts(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Findin
                 "note", f"{trainers}: refused for completions with <think>…</think>, which the template changes"
             )
         else:
-            yield Finding("ok", f"{trainers}: exact" + (f" with {setting}" if needs else ""))
+            yield Finding("ok", f"{trainers}: exact" + (f" with {setting}" if needs else "") + untried)
 
 
 def _keeps_thoughts(processor: Any) -> bool:

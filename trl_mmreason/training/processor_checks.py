@@ -1,0 +1,116 @@
+"""Whether a processor's fields, and the rows it meets, can be trained on; which rows are tried for that.
+
+Each check returns one sentence, or `None` if all is well; `model_checks` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from datasets import Dataset
+from PIL import Image
+from torch import Tensor
+from transformers import ProcessorMixin
+from trl.data_utils import prepare_multimodal_messages
+
+from ..data.images import IMAGE_COLUMNS, images_of, stored_images
+from ..generation.batch import Prompt, encode
+from ..generation.model_loading import ENCODING_ERRORS
+
+_TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
+TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
+_LOOKED_AT = 64  # rows at the beginning, and rows spread over the others, to find one with images and one without
+
+
+def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
+    """The prompts of the first row with images and of the first without, among `_LOOKED_AT` rows and a few others.
+
+    The first comes again behind the second, as some families go wrong from a batch's second row with images on.
+    Rows that cannot be encoded are left to those who refuse them.
+    """
+    if not isinstance(rows, Dataset) or "prompt" not in rows.column_names:
+        return []
+    found: dict[bool, Prompt] = {}
+    columns = [name for name in ("prompt", *IMAGE_COLUMNS) if name in rows.column_names]
+    places = {*range(min(len(rows), _LOOKED_AT)), *range(0, len(rows), max(len(rows) // _LOOKED_AT, 1))}
+    first = rows.select(sorted(places)).select_columns(columns)
+    stored = (table.to_pylist()[0] for table in first.with_format("arrow"))  # undecoded
+    for number, row in enumerate(stored):
+        if (has_images := bool(stored_images(row))) in found:
+            continue
+        try:
+            row = first[number]
+            messages = [{"role": "user", "content": row["prompt"]}] if isinstance(row["prompt"], str) else row["prompt"]
+            found[has_images] = encode(processing_class, messages, images_of(row))
+        except ENCODING_ERRORS:
+            continue
+    return [found[has_images] for has_images in (True, False, True) if has_images in found]
+
+
+def processor_problem(processing_class: Any) -> str | None:
+    """Whether a processor says of an image with which token of the prompt it belongs: answers would need the same."""
+    short, long = (_shapes(processing_class, text, image=True) for text in ("?", _TEXT))
+    if short is None or long is None:
+        return None
+    by_token = (short["input_ids"], long["input_ids"])
+    for name, shape in short.items():
+        if shape != long.get(name) and (shape, long.get(name)) != by_token:
+            return (
+                f"{type(processing_class).__name__} returns {name} with an entry for each token of the prompt "
+                f"({shape}), which trainers cannot continue over an answer. Fix: another model."
+            )
+    return None
+
+
+def collated_problem(processing_class: Any) -> str | None:
+    """Whether a processor returns token types that TRL's collators of completions leave out."""
+    fields = _shapes(processing_class, _TEXT, image=True) or {}
+    known = ("input_ids", "attention_mask", *TOKEN_TYPES)
+    for name, shape in fields.items():
+        if shape == fields["input_ids"] and name not in known:
+            return (
+                f"{type(processing_class).__name__} returns {name} with a value per token, which TRL's collators do "
+                "not continue over a completion. Fix: a trainer that samples, or another model."
+            )
+    return None
+
+
+def rows_problem(processing_class: Any, rows: Any, role: str) -> str | None:
+    """Whether rows without images meet a processor that demands one.
+
+    Args:
+        processing_class: the policy's processor or tokenizer.
+        rows: a `Dataset`; others are not looked at.
+        role: what the trainer calls them.
+    """
+    if not isinstance(rows, Dataset) or _shapes(processing_class, "?", image=False) is not None:
+        return None
+    if _shapes(processing_class, "?", image=True) is None:
+        return None  # it cannot write a plain question at all
+    columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
+    stored: Iterable[Mapping[str, Any]] = [{}]
+    if columns:
+        stored = (table.to_pylist()[0] for table in rows.select_columns(columns).with_format("arrow"))  # undecoded
+    for number, row in enumerate(stored):
+        if not stored_images(row):
+            return (
+                f"row {number} of {role} has no image, and {type(processing_class).__name__} takes no text without "
+                "one. Fix: leave such rows out, or train another model."
+            )
+    return None
+
+
+def _shapes(processing_class: Any, text: str, *, image: bool) -> dict[str, tuple[int, ...]] | None:
+    """The shape of each field of a question; `None` if the processor does not take it, or is a tokenizer."""
+    if not isinstance(processing_class, ProcessorMixin):
+        return None
+    images = [Image.new("RGB", (64, 64))] if image else []
+    conversation = prepare_multimodal_messages([{"role": "user", "content": text}], images=images)
+    try:
+        fields = processing_class.apply_chat_template(
+            [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
+        )
+    except ENCODING_ERRORS:
+        return None
+    return {name: tuple(value.shape) for name, value in fields.items() if isinstance(value, Tensor)}
