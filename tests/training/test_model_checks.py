@@ -8,7 +8,7 @@ from datasets import Dataset
 from every_trainer import BY_OUTCOME, DPO, make, rows_of
 from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
 from packaging.version import Version
-from support import drawn_rows, full_but
+from support import drawn_rows, full_but, prepared_batch
 from transformers import LlavaOnevisionConfig, Ovis2Config
 from trl.trainer.utils import add_fused_lm_head
 
@@ -16,8 +16,9 @@ from trl_mmreason.cli.doctor.model import check_scoring
 from trl_mmreason.compat.adapters import prepare_head
 from trl_mmreason.compat.chat_template import next_turn_ids
 from trl_mmreason.compat.model_parts import placeholder_ids
-from trl_mmreason.generation.engine import SamplingParams
+from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.training.model_checks import (
     dropout_of,
@@ -129,17 +130,34 @@ def test_frequencies_that_depend_on_other_rows_are_refused_where_a_row_may_be_lo
     )
 
 
+def test_router_logits_that_training_left_in_a_configuration_do_not_reach_sampling(tmp_path):
+    """As TRL's supervised training of a mixture of experts saves them; evaluation and rollouts decode with a cache."""
+
+    def build():
+        model, processor = FAMILIES_OF_ALL["qwen3_vl_moe"]()
+        model.config.text_config.output_router_logits = True
+        return model, processor
+
+    folder = saved(build, tmp_path / "model")
+    trainer = make("AdaPOTrainer", folder, tmp_path)
+    assert len(prepared_batch(trainer)["completion_ids"])
+    assert trainer.model.config.text_config.output_router_logits
+    answers = TransformersEngine(folder, device="cpu").sample(
+        [Request([{"role": "user", "content": "?"}], [], n=2)], SamplingParams(4)
+    )
+    assert len(answers[0]) == 2
+
+
 def test_dropout_is_told_when_the_trainer_is_made(checkpoints, tmp_path, caplog):
     model, processor = build_model("qwen2_5_vl", "test")
     assert dropout_of(model) == ""
     model.config.text_config.attention_dropout = 0.25
     make("AdaPOTrainer", saved(lambda: (model, processor), tmp_path / "model"), tmp_path)
-    assert (
-        "AdaPOTrainer: the policy has dropout (attention_dropout 0.25), which is on in the training pass" in caplog.text
-    )
+    assert "AdaPOTrainer: the policy has dropout (attention_dropout 0.25), which is on in training" in caplog.text
 
 
-def test_images_are_looked_for_beyond_the_first_rows(processor):
+def test_images_are_looked_for_beyond_the_first_rows():
+    _, processor = build_model("qwen2_5_vl", "test")
     image = drawn_rows(1)[0]["images"]
     rows = [{"prompt": "?", "images": []}] * 300 + [{"prompt": "?", "images": image}] * 20
     assert [bool(each.image_fields) for each in some_rows(processor, Dataset.from_list(rows))] == [True, False, True]

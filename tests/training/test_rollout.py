@@ -256,9 +256,8 @@ def test_the_group_size_of_evaluation_is_used_in_evaluation(checkpoints, rows, t
 def test_an_image_is_never_sampled(family, checkpoints, rows, tmp_path):
     """A policy that wants to write image placeholders would break the next forward pass."""
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, filter_truncated=False)
-    assert {*trainer.generation_config.suppress_tokens} == {
-        *placeholder_ids(trainer.model.config)
-    }  # those of video, too
+    left_out = {*placeholder_ids(trainer.model.config)}  # those of video, too
+    assert {*trainer.generation_config.suppress_tokens} == left_out
     image = trainer.model.config.image_token_id
     with torch.no_grad():
         trainer.model.get_output_embeddings().weight[image] *= 1000  # where its logit is positive, nothing else counts

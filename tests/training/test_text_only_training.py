@@ -1,8 +1,9 @@
 """Supervised trainers on text-only policies: rows of `load_rows` have a column of images, which is empty."""
 
 import pytest
+from datasets import Dataset
 from every_trainer import DPO, GRPO, TRAINERS, make, rows_of
-from support import changed_weights, full_but, weights_of
+from support import changed_weights, full_but, prepared_batch, weights_of
 from text_reasoners import saved_reasoner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -10,6 +11,8 @@ from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 
 SUPERVISED = [name for name in TRAINERS if name not in GRPO]
 OWN = {name: {"freeze_vision_encoder": False} for name in ("ChainOfStepSFTTrainer", "ProcessRewardTrainer", DPO)}
+OWN["SRPOTrainer"] = OWN[DPO]
+OWN["MixedGroupsGRPOTrainer"] = {"trainable_parts": ["language"]}
 OWN["OffPolicyRewardTrainer"] = {"trainable_parts": ["language"]}
 
 
@@ -35,6 +38,15 @@ def test_rows_without_images_train(name, policy, tmp_path):
     assert changed_weights(trainer.model, before) == set(before)
 
 
+def test_a_question_in_parts_is_what_the_policy_reads(policy, tmp_path):
+    rows = [{"prompt": [{"role": "user", "content": [{"type": "text", "text": "How many?"}]}], "answer": "3"}] * 4
+    trainer = make("AdaPOTrainer", policy, tmp_path, rows=Dataset.from_list(rows))
+    prepared_batch(trainer, rows)
+    read = trainer.processing_class.decode(trainer.trajectories[0].prompt.ids)
+    assert "How many?" in read
+    assert "type" not in read
+
+
 def test_the_loss_covers_the_completions_and_is_that_of_rows_without_the_column(policy, tmp_path):
     name = "ReflectionSFTTrainer"
     losses = []
@@ -47,7 +59,7 @@ def test_the_loss_covers_the_completions_and_is_that_of_rows_without_the_column(
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("name", SUPERVISED)
+@pytest.mark.parametrize("name", [*SUPERVISED, "AdaPOTrainer", "SRPOTrainer", "MixedGroupsGRPOTrainer"])
 def test_a_row_with_an_image_is_refused(name, policy, tmp_path):
     with pytest.raises(ValueError, match=f"{name}: row 0 has an image, which a text-only policy cannot see"):
         make(name, policy, tmp_path, **OWN.get(name, {}))

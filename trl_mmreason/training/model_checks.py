@@ -68,8 +68,8 @@ def check_model(trainer: Any) -> float | None:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
     if isinstance(trainer, GRPOTrainer) and (dropout := dropout_of(model)):
         logger.warning(
-            "%s: the policy has dropout (%s), which is on in the training pass and off where it samples: the two are "
-            "not one policy. Fix: disable_dropout=True, lora_dropout=0.0, or another configuration of the model.",
+            "%s: the policy has dropout (%s), which is on in training and off where it samples: the two are not one "
+            "policy. Fix: disable_dropout=True, lora_dropout=0.0, or another configuration of the model.",
             type(trainer).__name__,
             dropout,
         )
@@ -149,8 +149,8 @@ def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
         if longest > most:
             return (
                 f"{type(config).__name__} has rope_type={each['rope_type']!r}: frequencies change for all rows of a "
-                f"batch in which one has more than {most} tokens. Fix: max_prompt_length and max_completion_length that keep "
-                "every row below that, or another model."
+                f"batch in which one has more than {most} tokens. Fix: max_prompt_length and max_completion_length "
+                "that keep every row below that, or another model."
             )
     return None
 
