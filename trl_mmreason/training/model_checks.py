@@ -33,8 +33,8 @@ _TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
 _CHANGED = 6  # tokens behind those whose log-probabilities are compared
 _MOST_TOKENS = 24
 _WRONG_INPUTS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # what models say of them
-# Nats by which log-probabilities may differ: in float32, there of equal rows, in TF32; in other dtypes by the same head,
-# and by another.
+# Nats by which log-probabilities may differ: in float32, there of equal rows, in TF32; in other dtypes by the same
+# head, and by another.
 _EXACT, _EQUAL, _TF32 = 1e-3, 1e-4, 1e-2
 _ROUNDED_ALIKE, _ROUNDED = 0.02, 0.2
 
