@@ -27,6 +27,7 @@ from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.functional import turn_of_token
 from trl_mmreason.grading import Verdict
+from trl_mmreason.messages import question_text
 from trl_mmreason.miniature.models import SIZES, Size, build_model
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
@@ -94,8 +95,10 @@ def save(model, processor, folder):
 
 
 def questions():
-    """One question with an image, one with two and one without: every step asks all three, so images return."""
-    return Dataset.from_list(drawn_rows(3))
+    """One question with an image, one with two inside its text, one without: every step asks all, so images return."""
+    rows = drawn_rows(3)
+    rows[1]["prompt"] = [{"role": "user", "content": f"Of <image> and <image>: {question_text(rows[1]['prompt'])}"}]
+    return Dataset.from_list(rows)
 
 
 def evenness(completions, **_):
