@@ -48,7 +48,7 @@ class Plain:
 def rollout_difference(trainer, plain):
     """Largest difference in nats of sampled and of scored tokens, in groups with one image, two images or none."""
     rows = [dict(trainer.train_dataset[number]) for number in (0, 1, 2) for _ in range(4)]
-    assert len({len(row["images"]) for row in rows}) > 1 or not any(row["images"] for row in rows)
+    assert len({len(images_of(row)) for row in rows}) == (1 if trainer.processing_class is trainer._tokenizer else 3)
     batch = prepared_batch(trainer, rows)
     scores, sampled, worst = logps_of(trainer, batch), batch.get("sampling_per_token_logps"), 0.0
     for place, each in enumerate(trainer.trajectories):

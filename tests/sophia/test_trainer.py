@@ -470,7 +470,9 @@ def test_a_mixture_of_experts_with_its_auxiliary_loss_is_refused(checkpoints, tm
     text = {**sizes, "vocab_size": len(processor.tokenizer), "num_experts": 2, "moe_intermediate_size": 8}
     vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 16, "patch_size": 14}
     vision["deepstack_visual_indexes"] = []
-    config = Qwen3VLMoeConfig(text_config={**text, "head_dim": 8, "num_experts_per_tok": 1}, vision_config=vision)
+    image = {"image_token_id": processor.tokenizer.convert_tokens_to_ids("<|image_pad|>")}
+    text |= {"head_dim": 8, "num_experts_per_tok": 1}
+    config = Qwen3VLMoeConfig(text_config=text, vision_config=vision, **image)
     config.text_config.output_router_logits = False  # transformers 5.17 has no such field for this family
     with pytest.raises(ValueError, match="router_aux_loss_coef=0.0"):
         trainer_for(

@@ -107,10 +107,13 @@ def test_a_row_that_says_nothing_of_its_tokens_has_text_alone():
 
 
 @pytest.mark.parametrize("option", ["tools", "environment_factories"])
-def test_prompts_with_tools_are_left_to_trl(option, checkpoints, rows, prompts, tmp_path, monkeypatch):
+def test_prompts_with_tools_are_left_to_trl_before_a_rollout_of_the_user_s(
+    option, checkpoints, rows, prompts, tmp_path, monkeypatch
+):
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, evaluation_prompt=None)
     monkeypatch.setattr(GRPOTrainer, "_tokenize_prompts", lambda _, given: (len(given), None, {}))
     monkeypatch.setattr(trainer, option, [print])
+    monkeypatch.setattr(trainer, "rollout_func", print)
     assert trainer._tokenize_prompts(prompts) == (len(prompts), None, {})
 
 

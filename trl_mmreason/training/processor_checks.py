@@ -66,7 +66,7 @@ def processor_problem(processing_class: Any) -> str | None:
 def collated_problem(processing_class: Any) -> str | None:
     """Whether a processor returns token types that TRL's collators of completions leave out."""
     fields = _shapes(processing_class, _TEXT, image=True) or {}
-    known = ("input_ids", "attention_mask", *TOKEN_TYPES)
+    known = ("input_ids", "attention_mask", "labels", *TOKEN_TYPES)
     for name, shape in fields.items():
         if shape == fields["input_ids"] and name not in known:
             return (
