@@ -13,7 +13,7 @@ from exactness import Plain, answers_differ, rollout_difference, supervised_diff
 from further_families import saved
 from packaging.version import Version
 from peft import LoraConfig, PeftModel
-from support import SUPERVISED_RUN, changed_weights, drawn_rows, weights_of
+from support import FAMILY_NAMES, SUPERVISED_RUN, changed_weights, drawn_rows, weights_of
 from transformers import AutoConfig, PaliGemmaProcessor
 
 from trl_mmreason.data.images import images_of
@@ -23,7 +23,7 @@ from trl_mmreason.training.facts import NothingTrained
 from trl_mmreason.training.sft import CompletionSFTConfig, CompletionSFTTrainer
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-EVERYDAY = ["idefics3", "qwen3_5", "qwen3_vl_moe"]  # tiles, hybrid attention, a mixture of experts
+EVERYDAY = {"idefics3", "qwen3_5", "qwen3_vl_moe", *FAMILY_NAMES}  # tiles, hybrid attention, experts; the promised
 COLUMNS = ["rollouts", "rollouts, LoRA", "SFT", "DPO", "off-policy", "evaluation"]
 TRAINERS = {"SFT": "CompletionSFTTrainer", "DPO": DPO, "off-policy": "OffPolicyRewardTrainer"}
 TOLERANCE = 2e-4  # nats
