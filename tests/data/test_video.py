@@ -114,12 +114,6 @@ def test_a_turned_video_comes_out_upright(tmp_path):
     assert [upright.getpixel((8, y))[0] for y in (4, 28)] == [255, 0]
 
 
-def test_a_list_of_images_is_a_video_without_pyav(folder, without_pyav):
-    for frames in (["15.png", "16.png", "17.png"], [grey(15), (folder / "16.png").read_bytes(), grey(17)]):
-        assert levels(frames_of(frames, 2)) == [15, 16]
-        assert levels(frames_of(frames, 9)) == [15, 16, 17]
-
-
 def sound(folder):
     with av.open(str(folder / "sound.wav"), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=8000)

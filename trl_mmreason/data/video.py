@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from .images import gap_problem, open_image, present_images, record_problem
+from .images import gap_problem, present_images, record_problem
 from .row_values import RefusedValue, existing_file, read_images, stored_image, wrong_type
 
 VIDEO_NAMES = ("video", "videos")
@@ -25,18 +25,16 @@ def pyav() -> Any:
     return av
 
 
-def frames_of(video: str | Path | bytes | Sequence[Any], most: int) -> list[Image.Image]:
+def frames_of(video: str | Path | bytes, most: int) -> list[Image.Image]:
     """Frames of a video, spread evenly over it, upright and in RGB; all if it has no more than `most`.
 
     Args:
-        video: the path or the bytes of a file, which PyAV decodes; or a list of images, as `open_image` takes them.
+        video: the path or the bytes of a file, which PyAV decodes.
         most: number of frames to take.
 
     Raises:
         RefusedValue: the file cannot be decoded, or PyAV is not installed.
     """
-    if isinstance(video, list | tuple):
-        return [open_image(video[place]) for place in frame_places(len(video), most)]
     name = f"a video of {len(video)} bytes" if isinstance(video, bytes) else f"the video {str(video)!r}"
     if (av := pyav()) is None:
         fix = 'pip install "trl-mmreason[video]", or put frames of it into `images`'

@@ -57,7 +57,7 @@ def check_credit(trainer: Any, outcome: GroupOutcome, local: slice) -> None:
         local: places of this process's trajectories.
 
     Raises:
-        ValueError: says what came and what was expected.
+        ValueError: names the trainer and the fix.
     """
     for values in (outcome.advantages, outcome.kl_coefs):
         for row, each in zip(values[local] if isinstance(values, list) else (), trainer.trajectories, strict=False):

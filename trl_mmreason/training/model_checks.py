@@ -1,7 +1,7 @@
 """Whether a model can be trained, and exactly: what is scored must be what the model itself says of each token.
 
-`check_model` runs when a trainer is made, and scores a handful of tokens: of a text, and of one of the trainer's rows
-with images and one without. A model that DeepSpeed or FSDP still has to place is scored when training begins. Each
+`check_model` runs when a trainer is made, and scores a handful of tokens: of a sentence, and of one of the trainer's
+rows with images and one without. A model that DeepSpeed or FSDP still has to place is scored when training begins. Each
 check returns one sentence, or `None` if all is well; `mmreason doctor` prints the same. `compat/fused_head.py` has that
 of the LM head's scale, which needs no weights.
 """
