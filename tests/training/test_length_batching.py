@@ -67,6 +67,17 @@ def test_the_longest_rows_of_an_optimizer_step_come_first(side):
     assert [row[row != -100].tolist() for row in made[1]["labels"]] == [[5, 5], [4, 4], [3]]
 
 
+def test_images_that_lie_side_by_side_in_one_tensor_stay_with_their_rows():
+    """Of the row with t tokens, (1, 3, t) pixels of value t."""
+
+    def collate(rows):
+        return {**collate_one(rows), "pixel_values": torch.full((1, 3, rows[0]), rows[0])}
+
+    layout = Layout(-1, others={"labels": -100}, axes={"pixel_values": 2})
+    made = sort_rows([collate_rows(collate, layout, lengths) for lengths in ([1, 3], [2])], layout)
+    assert [batch["pixel_values"][0, 0].tolist() for batch in made] == [[3, 3, 3, 2, 2], [1]]
+
+
 @pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILY_NAMES))
 @pytest.mark.parametrize("name", TRAINERS)
 def test_rows_by_themselves_make_the_batch_that_the_collator_makes(name, family, checkpoints, tmp_path):

@@ -100,23 +100,38 @@ def test_rows_in_a_padded_batch_score_as_they_do_alone(family):
     assert problem.startswith(f"{type(model).__name__} scores a padded batch of 3 rows, with images and without, other")
 
 
-@pytest.mark.parametrize(
-    ("build", "sentence"),
-    [
-        (
-            FAMILIES_OF_ALL["hunyuan_vl"],
-            "scores equal rows of a batch otherwise, by",
-        ),
-        (FAMILIES_OF_ALL["minicpmv4_6"], "cannot score 3 rows, with images and without, in a batch (RuntimeError: "),
-    ],
-)
 @older
-def test_families_whose_batches_go_wrong_are_refused(build, sentence):
-    """One counts images of earlier rows among a row's positions; the other's pixels grow along their last dimension."""
-    model, processor = prepared(build)
+def test_a_family_that_counts_images_of_earlier_rows_among_the_positions_is_refused():
+    model, processor = prepared(FAMILIES_OF_ALL["hunyuan_vl"])
     prompts = some_rows(processor, Dataset.from_list(drawn_rows(3)))
     _, problem = rows_scoring_problem(model, prompts, [9, 8, 7], 0, temperature=0.7)
-    assert problem.startswith(f"{type(model).__name__} {sentence}")
+    assert problem.startswith(f"{type(model).__name__} scores equal rows of a batch otherwise, by")
+
+
+@pytest.mark.parametrize(("most", "failed"), [(0, "one row alone"), (1, "3 rows, with images and without, in a batch")])
+def test_a_model_that_cannot_read_the_rows_is_refused(most, failed):
+    model, processor = prepared(FAMILIES_OF_ALL["qwen2_5_vl"])
+    prompts = some_rows(processor, Dataset.from_list(drawn_rows(3)))
+    forward = model.forward
+
+    def as_if_it_failed(**inputs):
+        if len(inputs["input_ids"]) > most:
+            raise RuntimeError("sizes differ\nby one")
+        return forward(**inputs)
+
+    model.forward = as_if_it_failed
+    _, problem = rows_scoring_problem(model, prompts, [9, 8, 7], 0)
+    name = type(model).__name__
+    assert problem == f"{name} cannot score {failed} (RuntimeError: sizes differ by one). Fix: another model."
+
+
+def test_a_model_that_gives_no_numbers_is_refused():
+    model, processor = prepared(FAMILIES_OF_ALL["qwen2_5_vl"])
+    prompts = some_rows(processor, Dataset.from_list(drawn_rows(3)))
+    torch.nn.init.constant_(model.get_output_embeddings().weight, torch.nan)
+    _, problem = rows_scoring_problem(model, prompts, [9, 8, 7], 0)
+    assert "by nan nats" in problem
+    assert "by nan nats" in scoring_problem(model, some_ids(processor, model))
 
 
 def test_frequencies_that_depend_on_other_rows_are_refused_where_a_row_may_be_long_enough(checkpoints, tmp_path):
@@ -240,8 +255,8 @@ def test_doctor_says_the_same():
     torch.manual_seed(0)
     (wrong,) = said(*paligemma())
     assert wrong.startswith("FAIL  PaliGemmaForConditionalGeneration is not causal over an answer")
-    (wrong,) = said(*FAMILIES_OF_ALL["minicpmv4_6"]())
-    assert "cannot score 3 rows, with images and without, in a batch" in wrong
+    (wrong,) = said(*FAMILIES_OF_ALL["hunyuan_vl"]())
+    assert "scores equal rows of a batch otherwise" in wrong
     _, *trainers = said(*glm_experts())
     assert all(line.endswith(": exact with router_aux_loss_coef=0.0") for line in trainers)
     model, processor = build_model("qwen2_5_vl", "test")

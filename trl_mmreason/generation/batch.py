@@ -9,16 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import PIL.Image
 import torch
 from peft import PeftModel
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
 from ..compat.chat_template import (
@@ -34,6 +32,7 @@ from ..compat.model_parts import placeholder_ids, without_adapters
 from ..data.images import plain_image
 from ..messages import count_marks, with_image_parts
 from .engine import Request
+from .image_fields import as_tensor, image_axes, joined_fields
 from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
 
 TOKEN_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
@@ -59,16 +58,18 @@ class Prompt:
         ids: token ids, without padding.
         token_fields: the family's further inputs per token; 0 means text.
         image_fields: the family's inputs of images; the first dimension counts images, tiles or patches.
+        image_axes: those of which another dimension does, and which.
     """
 
     ids: list[int]
     token_fields: dict[str, list[int]]
     image_fields: dict[str, Tensor]
+    image_axes: Mapping[str, int] = field(default_factory=dict)
 
     def extended(self, ids: Sequence[int]) -> Prompt:
         """The prompt with text appended."""
         token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
-        return Prompt([*self.ids, *ids], token_fields, self.image_fields)
+        return Prompt([*self.ids, *ids], token_fields, self.image_fields, self.image_axes)
 
     def followed_by(self, turn: Prompt) -> Prompt:
         """The prompt with the user's next turn appended, which may have images."""
@@ -80,7 +81,7 @@ class Prompt:
             name: [value for part in parts for value in part.token_fields.get(name, [0] * len(part.ids))]
             for name in names
         }
-        return Prompt([*self.ids, *turn.ids], token_fields, joined_images(parts))
+        return Prompt([*self.ids, *turn.ids], token_fields, joined_images(parts), turn.image_axes)
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,10 @@ def next_turn(
     fields = dict(processing_class(text=[text], images=[images], add_special_tokens=False))
     all_ids = list(fields.pop("input_ids")[0])
     del fields["attention_mask"]
-    whole = as_prompt(all_ids, fields)
+    whole = as_prompt(all_ids, fields, image_axes(processing_class))
     end = end_of_answer(tokenizer_of(processing_class), all_ids, eos_token_ids)
     token_fields = {name: values[end:] for name, values in whole.token_fields.items()}
-    return NextTurn(messages, Prompt(all_ids[end:], token_fields, whole.image_fields), ids, images)
+    return NextTurn(messages, replace(whole, ids=all_ids[end:], token_fields=token_fields), ids, images)
 
 
 def images_in(message: Mapping[str, Any]) -> list[PIL.Image.Image]:
@@ -187,25 +188,23 @@ def encode_conversation(
     ids = fields.pop("input_ids")[0].tolist()
     del fields["attention_mask"]
     # What some tokenizers say besides, such as token types, their models do not take.
-    return as_prompt(ids, fields if isinstance(processing_class, ProcessorMixin) else {})
+    return as_prompt(ids, fields if isinstance(processing_class, ProcessorMixin) else {}, image_axes(processing_class))
 
 
-def as_prompt(ids: list[int], fields: Mapping[str, Any]) -> Prompt:
-    """Make a prompt of its ids and what a processor says of it besides, as a batch of one."""
-    prompt = Prompt(ids, {}, {})
+def as_prompt(ids: list[int], fields: Mapping[str, Any], axes: Mapping[str, int]) -> Prompt:
+    """Make a prompt of its ids and what a processor says of it besides, as a batch of one.
+
+    Args:
+        axes: result of `image_axes`.
+    """
+    prompt = Prompt(ids, {}, {}, axes)
     for name, value in fields.items():
-        value = _tensor(value)
+        value = as_tensor(value)
         if value.shape == (1, len(ids)) and not value.is_floating_point():
             prompt.token_fields[name] = value[0].tolist()
         else:
             prompt.image_fields[name] = value
     return prompt
-
-
-def _tensor(value: Any) -> Tensor:
-    if isinstance(value, list) and isinstance(value[0], Tensor):
-        return torch.stack(value)
-    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
 def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
@@ -223,29 +222,12 @@ def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
 
 def joined_images(prompts: Sequence[Prompt]) -> dict[str, Tensor]:
     """Concatenate what is known of the prompts' images, in order."""
-    return joined_fields([prompt.image_fields for prompt in prompts])
-
-
-def joined_fields(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Concatenate the fields of images by name, in order; a row without images may lack them."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: concatenate([row[name] for row in rows if name in row]) for name in names}
+    axes = {name: axis for prompt in prompts for name, axis in prompt.image_axes.items()}
+    return joined_fields([prompt.image_fields for prompt in prompts], axes)
 
 
 def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
     return torch.tensor([[value] * (width - len(row)) + row for row in rows])
-
-
-def concatenate(parts: Sequence[Tensor], padding: float = 0) -> Tensor:
-    """Concatenate along the first dimension, with padding behind the others, as images may differ in tiles."""
-    largest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
-
-    def fill(part: Tensor) -> Tensor:
-        missing = [large - size for large, size in zip(largest, part.shape[1:], strict=True)]
-        amounts = [amount for lack in reversed(missing) for amount in (0, lack)]
-        return pad(part, amounts, value=padding) if any(missing) else part
-
-    return torch.cat([fill(part) for part in parts])
 
 
 @torch.no_grad()

@@ -28,12 +28,12 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..compat.adapters import check_adapter_restored
+from ..compat.chat_template import ProcessingClass
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import keep_training_layout
 from ..compat.sharding import is_sharded, loading_whole
 from ..data.folders import check_model_path
 from ..data.images import DECODING_ERRORS
-from .batch import ProcessingClass
 from .engine import Failure
 from .patience import patient_state
 

@@ -19,10 +19,11 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..generation.batch import TOKEN_FIELDS, concatenate
+from ..generation.batch import TOKEN_FIELDS
+from ..generation.image_fields import concatenate
 
 ROW_SIZES = "row_sizes"
-"""Entry of a batch: field → (B,), how many entries of its first dimension are those of each row."""
+"""Entry of a batch: field → (B,), how many entries of the dimension that counts rows are those of each row."""
 
 Row = dict[str, Tensor]
 """A batch of one row."""
@@ -53,12 +54,14 @@ class Layout:
         side: where tokens are padded.
         by_token: field with a value for each token, beside a model's inputs → its padding.
         others: field of other values, of which rows may have more or fewer → its padding, on the right; 0 by default.
+        axes: field → the dimension along which rows are joined; the first by default (`image_axes`).
     """
 
     pad_token_id: int
     side: Literal["left", "right"] = "right"
     by_token: Mapping[str, float] = field(default_factory=dict)
     others: Mapping[str, float] = field(default_factory=dict)
+    axes: Mapping[str, int] = field(default_factory=dict)
 
     def widened(self, name: str, value: Tensor, tokens: int) -> Tensor:
         """A field of a row, padded to so many tokens if it has a value for each."""
@@ -82,7 +85,10 @@ def collate_rows(collate: Callable[[list[Any]], Mapping[str, Tensor]], layout: L
     """Collate rows into a batch that can be taken apart: what `collate` makes of them, and `ROW_SIZES`."""
     alone = [dict(collate([row])) for row in rows]
     batch = join_rows(alone, layout)
-    sizes = {name: torch.tensor([len(row[name]) if name in row else 0 for row in alone]) for name in batch}
+    sizes = {
+        name: torch.tensor([row[name].shape[layout.axes.get(name, 0)] if name in row else 0 for row in alone])
+        for name in batch
+    }
     return {**batch, ROW_SIZES: sizes}
 
 
@@ -92,7 +98,7 @@ def join_rows(rows: Sequence[Row], layout: Layout) -> dict[str, Tensor]:
 
     def join(name: str) -> Tensor:
         values = [layout.widened(name, row[name], tokens) for row in rows if name in row]
-        return concatenate(values, layout.others.get(name, 0))
+        return concatenate(values, layout.others.get(name, 0), layout.axes.get(name, 0))
 
     return {name: join(name) for name in dict.fromkeys(name for row in rows for name in row)}
 
@@ -100,7 +106,7 @@ def join_rows(rows: Sequence[Row], layout: Layout) -> dict[str, Tensor]:
 def split_rows(batch: Mapping[str, Any], layout: Layout) -> list[Row]:
     """Take a batch of `collate_rows` apart, without the padding of its tokens."""
     sizes = {name: each.tolist() for name, each in batch[ROW_SIZES].items()}
-    parts = {name: batch[name].split(each) for name, each in sizes.items()}
+    parts = {name: batch[name].split(each, layout.axes.get(name, 0)) for name, each in sizes.items()}
     return [
         {name: layout.cut(name, part[number], tokens) for name, part in parts.items() if sizes[name][number]}
         for number, tokens in enumerate(batch["attention_mask"].sum(1).tolist())

@@ -326,7 +326,7 @@ def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool, b
     differences = (first - second).abs()
     difference = (differences.max() if exact else differences.median()).item()
     float32 = bound if torch.get_float32_matmul_precision() == "highest" else _TF32
-    return difference if difference > (float32 if exact else rounded) else 0.0
+    return 0.0 if difference <= (float32 if exact else rounded) else difference  # NaN is one
 
 
 @contextmanager

@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..functional import SEQUENCE_NORMALISED_LOSSES, TOKEN_NORMALISED_LOSSES
-from ..generation.batch import joined_fields
+from ..generation.image_fields import joined_fields
 from .exchange import Rows, exchange_rows, join, take
 from .length_batching import batches_by_length, longest_first
 
 Fields = dict[str, Any]
-"""What a model reads of a row besides its ids: "token", name → a value per token; "image", name → tensor."""
+"""What a model reads of a row besides its ids: "token", name → a value per token; "image", name → tensor;
+"axes", of those that are not joined along the first dimension."""
 
 
 def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Accelerator) -> list[Rows]:
@@ -144,10 +145,13 @@ def model_inputs(rows: Sequence[Fields], mask: Tensor) -> dict[str, Tensor]:
         rows: fields of each; a row without a field of tokens has text alone, type 0.
         mask: (B, L) attention mask, in each row ones without a gap.
     """
+    axes = {name: axis for row in rows for name, axis in row.get("axes", {}).items()}
     found = {name: torch.zeros(mask.shape, dtype=torch.long) for row in rows for name in row["token"]}
     places = [(line.index(1), sum(line)) for line in mask.tolist()] if found else []  # waits for the device
     for name, values in found.items():
         for line, row, (start, length) in zip(values, rows, places, strict=True):
             own = row["token"].get(name, [])[:length]
             line[start : start + len(own)] = torch.tensor(own, dtype=torch.long)
-    return {name: values.to(mask.device) for name, values in found.items()} | joined_fields([r["image"] for r in rows])
+    return {name: values.to(mask.device) for name, values in found.items()} | joined_fields(
+        [row["image"] for row in rows], axes
+    )

@@ -377,6 +377,7 @@ def fields_of_rows(trainer: Any) -> list[Fields]:
         {
             "token": context.token_fields,
             "image": {name: moved[id(value)] for name, value in context.image_fields.items()},
+            "axes": context.image_axes,
         }
         for context in contexts
     ]

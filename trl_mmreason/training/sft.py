@@ -15,6 +15,7 @@ from ..compat.chat_template import tokenizer_of
 from ..compat.model_parts import freeze_vision_encoder
 from ..compat.precision import settle_on_cpu
 from ..data.images import IMAGE_COLUMNS, with_images
+from ..generation.image_fields import image_axes
 from ..messages import completion_text
 from .checkpoint import CheckpointRestoreMixin
 from .config_values import refuse_impossible
@@ -173,7 +174,8 @@ class CompletionSFTTrainer(
         """How TRL's collator pads; `None` for any other."""
         if not self._collates_as_trl:
             return None
-        return Layout(tokenizer_of(self.processing_class).pad_token_id, by_token=self._token_fields)
+        pad_token_id = tokenizer_of(self.processing_class).pad_token_id
+        return Layout(pad_token_id, by_token=self._token_fields, axes=image_axes(self.processing_class))
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, with rows prepared as the constructor prepares its own."""
