@@ -166,14 +166,14 @@ def make(name, model, folder, *, adapter=None, rows=None, trainer_kwargs=None, *
 
 def write(trainer, texts):
     """Let the policy sample as ever, and then put these texts in the place of what it wrote."""
-    sample, tokenizer = trainer._generate_single_turn, trainer.processing_class.tokenizer
+    sample, eos_id = trainer._generate_single_turn, trainer._tokenizer.eos_token_id
 
     def generate(prompt_ids, *args, **kwargs):
         ids, _ = sample(prompt_ids, *args, **kwargs)
         assert len(ids) == len(prompt_ids)
         first = trainer.accelerator.process_index * len(ids) + trainer.state.global_step
         chosen = [texts[(first + row) % len(texts)] for row in range(len(ids))]
-        return [[*ids_of(trainer.processing_class, text), tokenizer.eos_token_id] for text in chosen], None
+        return [[*ids_of(trainer.processing_class, text), eos_id] for text in chosen], None
 
     trainer._generate_single_turn = generate
 

@@ -16,6 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.adapo.trainer import TrajectoryType
+from trl_mmreason.compat.chat_template import tokenizer_of
 from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.grading import Verdict
@@ -277,7 +278,7 @@ def write_lines(file: Path, rows) -> Path:
 
 def ids_of(processor, text: str) -> list[int]:
     """The token ids of `text`, without special tokens around it."""
-    return processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+    return tokenizer_of(processor)(text, add_special_tokens=False)["input_ids"]
 
 
 def written_by_hand(trainer, texts: list[str]) -> None:

@@ -1,11 +1,12 @@
-"""Supervised trainers on text-only policies: rows of `load_rows` have a column of images, which is empty."""
+"""Trainers on text-only policies: rows of `load_rows` have a column of images, which is empty."""
 
 import pytest
 from datasets import Dataset
 from every_trainer import DPO, GRPO, TRAINERS, make, rows_of
+from exactness import Plain, rollout_difference
 from support import changed_weights, full_but, prepared_batch, weights_of
 from text_reasoners import saved_reasoner
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 
@@ -33,6 +34,15 @@ def text_rows(name):
 @pytest.mark.parametrize("name", SUPERVISED)
 def test_rows_without_images_train(name, policy, tmp_path):
     trainer = make(name, policy, tmp_path, rows=text_rows(name), **OWN.get(name, {}))
+    before = weights_of(trainer.model)
+    trainer.train()
+    assert changed_weights(trainer.model, before) == set(before)
+
+
+@pytest.mark.parametrize("name", GRPO)
+def test_what_is_sampled_or_written_is_scored_as_the_plain_model_scores_it(name, policy, tmp_path):
+    trainer = make(name, policy, tmp_path, rows=text_rows(name), **OWN.get(name, {}))
+    assert rollout_difference(trainer, Plain(policy, AutoConfig.from_pretrained(policy))) < 1e-5
     before = weights_of(trainer.model)
     trainer.train()
     assert changed_weights(trainer.model, before) == set(before)
