@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast
+from accelerate.utils import broadcast, fsdp_utils
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -18,6 +18,7 @@ from transformers.integrations import deepspeed as deepspeed_integration
 from .replaced import replaced
 
 _FSDP_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+_load_parameters = fsdp_utils.fsdp2_load_full_state_dict
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -142,6 +143,38 @@ def references_agree() -> Iterator[None]:
 
     with replaced(grpo_trainer, prepare_fsdp=shard_reference), replaced(dpo_trainer, prepare_fsdp=shard_reference):
         yield
+
+
+@contextmanager
+def buffers_are_sent() -> Iterator[None]:
+    """Let accelerate shard a model under FSDP2 that saves buffers, as those of DeepSeek-V3's mixtures of experts.
+
+    With `cpu_ram_efficient_loading` it takes each entry of a model's state for a shard, and stops at a buffer
+    (huggingface/accelerate#3898). Here the first process sends it to all, before accelerate sends the shards.
+    """
+    with replaced(fsdp_utils, fsdp2_load_full_state_dict=_load_with_buffers):
+        yield
+
+
+def _load_with_buffers(
+    accelerator: Any, model: nn.Module, full_sd: dict[str, Tensor], *args: Any, **kwargs: Any
+) -> Any:
+    set_aside = []
+    for path, module in model.named_modules():
+        for name in module._buffers.keys() - module._non_persistent_buffers_set:
+            place = f"{path}.{name}".replace("_checkpoint_wrapped_module.", "")
+            if (empty := module._buffers[name]) is None or isinstance(empty, DTensor):
+                continue
+            value = full_sd[place] if accelerator.is_main_process else torch.empty_like(empty, device="cpu")
+            sent = value.to(accelerator.device)
+            broadcast(sent, from_process=0)
+            module._buffers[name] = sent
+            module._non_persistent_buffers_set.add(name)  # for accelerate, which leaves those alone
+            set_aside.append((module, name))
+    model = _load_parameters(accelerator, model, full_sd, *args, **kwargs)
+    for module, name in set_aside:
+        module._non_persistent_buffers_set.discard(name)
+    return model
 
 
 def exact_rotary_frequencies(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ are, and the gradient of the vision encoder is zero where it would be missing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,9 +31,23 @@ def ensure_image_pass(model: Any, processing_class: Any) -> ImageHooks | None:
         processing_class: its processor.
     """
     base = without_adapters(model)
-    if isinstance(processing_class, ProcessorMixin) and hasattr(base, "get_image_features"):
+    if isinstance(processing_class, ProcessorMixin) and hasattr(base.base_model, "get_image_features"):
         return ImageHooks(base, processing_class)
     return None
+
+
+def weights_behind(outputs: Sequence[Tensor]) -> set[int]:
+    """The ids of the weights that tensors depend on, by their graph; no gradient is computed."""
+    nodes, seen, found = [output.grad_fn for output in outputs], set(), set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        nodes += [previous for previous, _ in node.next_functions]
+    return found
 
 
 def vision_weights(model: Any) -> list[Tensor]:
@@ -56,19 +70,16 @@ class ImageHooks:
         names = image_fields(model)
         self._image = {name: torch.as_tensor(value) for name, value in inputs.items() if name in names}
         self._model = model
+        self._encode = (model if hasattr(model, "get_image_features") else model.base_model).get_image_features
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
 
-    def all_are_reached(self) -> bool:
-        """Whether an image gives a gradient to every trained weight of the vision side.
-
-        LLaVA-NeXT leaves out the last layer of its encoder, for example. The model must not be sharded.
-        """
-        weights = [weight for weight in vision_weights(self._model) if weight.requires_grad]
+    def weights_of_an_image(self) -> set[int]:
+        """The ids of the trained weights to which an image gives a gradient; the model must not be sharded."""
         training = self._model.training
         self._model.eval()
-        gradients = torch.autograd.grad(self._zero(), weights, allow_unused=True) if weights else ()
+        found = weights_behind([self._zero()])
         self._model.train(training)
-        return all(gradient is not None for gradient in gradients)
+        return found
 
     def _before_model(self, model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         pixels = kwargs.get("pixel_values")
@@ -96,7 +107,7 @@ class ImageHooks:
             name: value.to(model.device, model.dtype if value.is_floating_point() else None)
             for name, value in self._image.items()
         }
-        used = model.get_image_features(**image, return_dict=True)
+        used = self._encode(**image, return_dict=True)
         if used.get("pooler_output") is not None:  # what else there is may be of layers that no image uses
             used = [used.pooler_output, getattr(used, "deepstack_features", None)]
         # what joins the pieces of an image belongs to no layer: LLaVA-NeXT's image_newline
@@ -106,10 +117,7 @@ class ImageHooks:
 
 def image_fields(model: Any) -> set[str]:
     """Names of the processor's fields that a model encodes images from."""
-    names = inspect.signature(model.get_image_features).parameters.keys()
-    if "pixel_values" not in names:  # it hands on what its inner model takes
-        names = inspect.signature(model.base_model.get_image_features).parameters.keys()
-    return set(names)
+    return set(inspect.signature(model.base_model.get_image_features).parameters)
 
 
 def _tensors(nested: Any) -> list[Tensor]:

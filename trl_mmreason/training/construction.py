@@ -23,12 +23,12 @@ from ..compat.model_parts import placeholder_ids, without_adapters
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import check_precision
 from ..compat.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
-from ..compat.vision_passes import ensure_image_pass
+from ..compat.vision_passes import ImageHooks, ensure_image_pass
 from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
-from .model_checks import check_model
+from .model_checks import check_model, is_placed_later, unreached_weights
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -364,23 +364,27 @@ def prepare_models(trainer: Any) -> None:
     check_precision(trainer)
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
-    prepare_policy(policy, trainer.processing_class, trainer)
+    hooks = prepare_policy(policy, trainer.processing_class)
     trainer.start_difference = check_model(trainer)
+    if trainer.accelerator.num_processes > 1 and not is_placed_later(trainer) and unreached_weights(trainer, hooks):
+        trainer.args.ddp_find_unused_parameters = True
+        trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
     if getattr(trainer, "ref_model", None) is not None:
         reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode images once
         prepare_policy(reference, trainer.processing_class, reference_of=policy)
 
 
-def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, reference_of: Any = None) -> None:
+def prepare_policy(policy: Any, processing_class: Any, reference_of: Any = None) -> ImageHooks | None:
     """Register the hooks that a model or a reference needs to train alike under every engine.
 
     Args:
         policy: not wrapped yet, with or without adapters.
         processing_class: its processor or tokenizer.
-        trainer: of this model; `None` for a reference. It lets DDP search for unused weights after all if there are
-            some that no image reaches.
         reference_of: the policy whose reference this is.
+
+    Returns:
+        As `ensure_image_pass`.
     """
     prepare_head(policy)
     base = without_adapters(policy)
@@ -391,10 +395,4 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
     use_matrix_product_for_patches(base)
     keep_one_input_hook(base)
     encode_images_once(policy, reference_of)
-    hooks = ensure_image_pass(policy, processing_class)
-    if trainer is None or hooks is None or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        return  # they need no search; before training the model is on the CPU, where flash attention has no kernel
-    if hooks.all_are_reached():
-        return
-    trainer.args.ddp_find_unused_parameters = True
-    trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
+    return ensure_image_pass(policy, processing_class)

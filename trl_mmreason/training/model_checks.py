@@ -24,6 +24,7 @@ from trl import GRPOTrainer
 from ..compat.chat_template import tokenizer_of
 from ..compat.fused_head import fused_head_output
 from ..compat.model_parts import without_adapters
+from ..compat.vision_passes import ImageHooks, vision_weights, weights_behind
 from ..generation.batch import Prompt, collate
 from .processor_checks import TOKEN_TYPES, collated_problem, processor_problem, rows_problem, some_rows
 
@@ -115,6 +116,28 @@ def check_scores(trainer: Any) -> float | None:
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
     return difference
+
+
+def unreached_weights(trainer: Any, hooks: ImageHooks | None) -> list[str]:
+    """The trained weights to which neither an image nor text gives a gradient, so that DDP has to search for them.
+
+    LLaVA-NeXT leaves out the last layer of its vision encoder, for example, and GLM-5's indexers choose tokens alone.
+
+    Args:
+        trainer: as for `check_scores`.
+        hooks: result of `ensure_image_pass`.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    reached = hooks.weights_of_an_image() if hooks else set()
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if fused_head_output(without_adapters(model)) is None:  # its loss is of another head
+        seen = {id(weight) for weight in vision_weights(without_adapters(model))}
+        trained = {name: weight for name, weight in trained.items() if id(weight) in seen}
+    else:
+        ids = some_ids(trainer.processing_class, model)
+        with _evaluating(model), torch.enable_grad():
+            reached |= weights_behind([model(**_text_inputs(model, ids), use_cache=False).logits])
+    return [name for name, weight in trained.items() if id(weight) not in reached]
 
 
 def check_trainable(trainer: Trainer) -> None:
@@ -288,12 +311,9 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact:
         exact: whether passes round in float32; by default, whether all weights are in it.
     """
     exact = _is_float32(model) if exact is None else exact
-    base, kept = without_adapters(model), ids.shape[1] - _CHANGED
-    name = type(base).__name__
+    kept, name = ids.shape[1] - _CHANGED, type(without_adapters(model)).__name__
     pair = torch.cat([ids, torch.cat([ids[:, :kept], ids[:, :_CHANGED]], dim=1)])  # (2, T)
-    taken = inspect.signature(type(base).forward).parameters
-    inputs = {field: torch.zeros_like(pair) for field in TOKEN_TYPES if field in taken}
-    inputs |= {"input_ids": pair, "attention_mask": torch.ones_like(pair)}
+    inputs = _text_inputs(model, pair)
     with _evaluating(model):
         logits = model(**inputs, use_cache=False).logits[:, :kept].float() / temperature
         labels = ids[:, 1 : kept + 1].expand(2, -1).to(logits.device)
@@ -310,6 +330,12 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact:
             "itself. Fix: another model, or a report to TRL; its own trainers use the same head."
         )
     return None
+
+
+def _text_inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    taken = inspect.signature(type(without_adapters(model)).forward).parameters
+    types = {field: torch.zeros_like(ids) for field in TOKEN_TYPES if field in taken}
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **types}
 
 
 def _is_float32(model: Any) -> bool:
