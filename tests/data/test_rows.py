@@ -307,5 +307,6 @@ def test_only_images_that_must_change_are_stored_anew(tmp_path):
     stored = dataset.cast_column("images", datasets.List(datasets.Image(decode=False)))
     changed = {row["id"] for row in stored if row["images"][0]["bytes"] is not None}
     assert changed == {
-        "rgba.png", "rgba.webp", "palette-transparent.png", "palette.gif", "grey-alpha.png", "deep.png"
+        "rgba.png", "rgba.webp", "palette-transparent.png", "palette.gif", "ink.png", "ink.gif", "grey-alpha.png",
+        "deep.png",
     }  # fmt: skip

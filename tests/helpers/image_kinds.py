@@ -17,6 +17,9 @@ def make_images(folder):
     palette = PIL.Image.new("P", (2, 1))
     palette.putpalette([0, 0, 0, *red])
     palette.putpixel((1, 0), 1)
+    ink = PIL.Image.new("P", (2, 1), 1)  # black is drawn, and the colour of the transparent entry that no pixel has
+    ink.putpalette([0, 0, 0, 0, 0, 0, *red])
+    ink.putpixel((1, 0), 2)
     grey_alpha = PIL.Image.new("LA", (2, 1), (100, 255))
     grey_alpha.putpixel((0, 0), (0, 0))
     deep = PIL.Image.fromarray(np.array([[256, 65535]], dtype=np.uint16))
@@ -31,6 +34,8 @@ def make_images(folder):
         saved(palette, folder / "palette.png"): [(0, 0, 0), red],
         saved(palette, folder / "palette-transparent.png", transparency=0): [white, red],
         saved(palette, folder / "palette.gif", transparency=0): [white, red],
+        saved(ink, folder / "ink.png", transparency=0): [(0, 0, 0), red],
+        saved(ink, folder / "ink.gif", transparency=0, optimize=False): [(0, 0, 0), red],
         saved(grey_alpha, folder / "grey-alpha.png"): [white, (100, 100, 100)],
         saved(PIL.Image.new("L", (2, 1), 100), folder / "grey.png"): [(100, 100, 100)] * 2,
         saved(PIL.Image.new("1", (2, 1), 1), folder / "bit.png"): [white, white],

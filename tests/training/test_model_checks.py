@@ -6,28 +6,30 @@ import transformers
 from all_families import FAMILIES as FAMILIES_OF_ALL
 from datasets import Dataset
 from every_trainer import BY_OUTCOME, DPO, make, rows_of
+from exactness import Plain, rollout_difference
 from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
 from packaging.version import Version
 from support import drawn_rows, full_but, prepared_batch
-from transformers import LlavaOnevisionConfig, Ovis2Config
+from transformers import GPT2Config, GPT2LMHeadModel, LlavaOnevisionConfig, Ovis2Config
 from trl.trainer.utils import add_fused_lm_head
 
 from trl_mmreason.cli.doctor.model import check_scoring
 from trl_mmreason.compat.adapters import prepare_head
 from trl_mmreason.compat.chat_template import next_turn_ids
 from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.generation.batch import Prompt
 from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.training.model_checks import (
-    dropout_of,
     rotary_problem,
     rows_scoring_problem,
     scoring_problem,
     some_ids,
 )
-from trl_mmreason.training.processor_checks import processor_problem, rows_problem, some_rows
+from trl_mmreason.training.noise import noise_of, turn_off_noise
+from trl_mmreason.training.processor_checks import answer_prompt_problem, processor_problem, rows_problem, some_rows
 
 older = pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23"), reason="its configuration counts experts as TRL does"
@@ -163,12 +165,61 @@ def test_router_logits_that_training_left_in_a_configuration_do_not_reach_sampli
     assert len(answers[0]) == 2
 
 
-def test_dropout_is_told_when_the_trainer_is_made(checkpoints, tmp_path, caplog):
-    model, processor = build_model("qwen2_5_vl", "test")
-    assert dropout_of(model) == ""
-    model.config.text_config.attention_dropout = 0.25
-    make("AdaPOTrainer", saved(lambda: (model, processor), tmp_path / "model"), tmp_path)
-    assert "AdaPOTrainer: the policy has dropout (attention_dropout 0.25), which is on in training" in caplog.text
+@pytest.mark.parametrize("where", ["text", "vision"])
+def test_noise_is_told_when_the_trainer_is_made_and_can_be_turned_off(where, tmp_path, caplog):
+    """TRL's `disable_dropout` leaves dropout that is no layer."""
+    model, processor = FAMILIES_OF_ALL["internvl"]()
+    assert noise_of(model) == ""
+    getattr(model.config, f"{where}_config").attention_dropout = 0.25
+    folder = saved(lambda: (model, processor), tmp_path / "model")
+    make("AdaPOTrainer", folder, tmp_path)
+    assert "AdaPOTrainer: the policy has noise (attention_dropout 0.25), which is on in training" in caplog.text
+    caplog.clear()
+    trainer = make("AdaPOTrainer", folder, tmp_path, disable_dropout=True)
+    assert "noise" not in caplog.text
+    assert rollout_difference(trainer, Plain(folder, model.config)) < 1e-5
+
+
+def test_noise_of_every_kind_is_found():
+    model = torch.nn.ModuleDict({"a": torch.nn.Dropout(0.1), "b": torch.nn.Dropout(0.1), "c": torch.nn.Dropout(0.0)})
+    model["d"] = torch.nn.Linear(1, 1)
+    model["d"].router_jitter_noise, model["d"].drop_prob, model["d"].use_dropout = 0.2, 0.0, True
+    assert noise_of(model) == "dropout 0.1, router_jitter_noise 0.2"
+    turn_off_noise(model)
+    assert (noise_of(model), model["a"].p, model["d"].use_dropout) == ("", 0.0, True)
+
+
+def test_a_token_or_a_position_that_the_model_lacks_is_named():
+    model, processor = prepared(FAMILIES_OF_ALL["qwen2_5_vl"])
+    (prompt,) = some_rows(processor, Dataset.from_list([{"prompt": "?"}]))
+    known = model.get_input_embeddings().num_embeddings
+    _, problem = rows_scoring_problem(model, [prompt.extended([known + 1])], [5], 0)
+    assert f"Fix: model.resize_token_embeddings(len(tokenizer)), as a row has the token {known + 1}" in problem
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    add_fused_lm_head(gpt2)
+    _, problem = rows_scoring_problem(gpt2, [Prompt([1] * 16, {}, {})], [5], 0)
+    assert problem.endswith("Fix: max_prompt_length, as a row has 17 tokens, and the model 16 positions.")
+
+
+def test_a_processor_that_cannot_write_a_question_with_an_image_is_refused():
+    _, processor = FAMILIES_OF_ALL["qwen2_5_vl"]()
+    assert processor_problem(processor) is None
+    processor.chat_template = None
+    assert "Qwen2_5_VLProcessor cannot write a question with an image (ValueError: " in processor_problem(processor)
+    assert processor_problem(processor).endswith(
+        "Fix: a checkpoint that comes with a processor, and a chat template that writes images."
+    )
+
+
+@pytest.mark.parametrize("opened", ["<think>\n", "<think>\n\n</think>\n\n"])
+def test_answers_that_are_learnt_behind_another_prompt_are_told(opened):
+    _, processor = FAMILIES_OF_ALL["internvl"]()
+    assert answer_prompt_problem(processor, "It is 3.") is None
+    processor.chat_template += "{%- if add_generation_prompt %}{{ " + repr(opened) + " }}{% endif %}"
+    problem = answer_prompt_problem(processor, "It is 3.")
+    assert "which does not stand before the answers that are learnt" in problem
+    assert repr(opened)[1:-1] in problem
+    assert answer_prompt_problem(processor, f"{opened}It is 3.") is None
 
 
 def test_images_are_looked_for_beyond_the_first_rows():
@@ -260,9 +311,7 @@ def test_doctor_says_the_same():
     _, *trainers = said(*glm_experts())
     assert all(line.endswith(": exact with router_aux_loss_coef=0.0") for line in trainers)
     model, processor = build_model("qwen2_5_vl", "test")
-    processor.chat_template = processor.chat_template.replace("message['content']", "'?'").replace(
-        "part['text']", "'?'"
-    )
+    processor.chat_template = processor.chat_template.replace("content['text']", "'?'")
     _, *trainers = said(model, processor)
     assert trainers[0].startswith("FAIL  AdaPO: refused because")
 

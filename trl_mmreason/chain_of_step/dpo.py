@@ -48,7 +48,6 @@ from ..training.construction import (
     NamedArguments,
     NamedEvaluations,
     check_rows,
-    check_template,
     config_of,
     load_policy_processor,
     prepare_models,
@@ -56,6 +55,7 @@ from ..training.construction import (
     without_image_columns,
 )
 from ..training.facts import RunFactsMixin
+from ..training.processor_checks import check_template, warn_of_other_prompts
 from ..training.reference import reference_from_policy
 from .chains import Path, ProcessReward, path_metrics, question_digests, with_ids
 from .config import STEP_WISE, IterativeDPOConfig
@@ -129,6 +129,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         processing_class = processing_class or load_policy_processor(model, args)
         ids = chain_token_ids(processing_class) if args.chains else {}
         check_template("IterativeDPOTrainer", processing_class, EXAMPLE)
+        warn_of_other_prompts("IterativeDPOTrainer", processing_class, EXAMPLE)
         in_sight = partial(without_image_columns, processing_class=processing_class, name="IterativeDPOTrainer")
         self.questions = with_ids(in_sight(train_dataset))
         self.eval_questions = None if eval_dataset is None else with_ids(in_sight(eval_dataset))

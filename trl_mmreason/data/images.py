@@ -239,9 +239,9 @@ def repaired_image(image: Image.Image) -> Image.Image | None:
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if not image.has_transparency_data:
         return None
-    image = image.convert("RGBA")
-    if image.getchannel("A").getextrema() == (255, 255):
-        return None
+    key, image = image.info.get("transparency"), image.convert("RGBA")
+    if key is None and image.getchannel("A").getextrema() == (255, 255):
+        return None  # with a key, which RGB would keep, a colour that is seen could be taken for transparent
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image).convert("RGB")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from datasets import ClassLabel, Dataset
 from transformers import AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
 from trl import GRPOConfig
-from trl.data_utils import is_conversational, prepare_multimodal_messages
+from trl.data_utils import is_conversational
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..compat.adapters import prepare_head
@@ -29,6 +29,7 @@ from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
 from .model_checks import check_model, is_placed_later, unreached_weights
+from .noise import turn_off_noise
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -324,28 +325,6 @@ def column_names(rows: Any) -> list[str]:
     return rows.column_names or list(next(iter(rows), ()))
 
 
-def check_template(name: str, processing_class: Any, spoken: str) -> None:
-    """Refuse a chat template that changes the assistant's text, such as one that drops thoughts.
-
-    Args:
-        name: name of the trainer.
-        processing_class: the policy's processor or tokenizer.
-        spoken: what the assistant might say.
-
-    Raises:
-        ValueError: the template does not write it as it is.
-    """
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": spoken}]
-    if isinstance(processing_class, ProcessorMixin):
-        messages = prepare_multimodal_messages(messages)
-    written = processing_class.apply_chat_template(messages, tokenize=False)
-    if spoken not in written:
-        raise ValueError(
-            f"{name}: the chat template changes the assistant's text: {spoken!r} became "
-            f"{written!r}. Pass a processor whose template keeps it, such as <think>…</think> in the content."
-        )
-
-
 def search_no_weights(args: Any) -> None:
     """Before TRL's constructor: turn off DDP's search for unused weights, unless the user set it.
 
@@ -364,6 +343,8 @@ def prepare_models(trainer: Any) -> None:
     check_precision(trainer)
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
+    if getattr(trainer.args, "disable_dropout", False):
+        turn_off_noise(policy)
     hooks = prepare_policy(policy, trainer.processing_class)
     trainer.start_difference = check_model(trainer)
     if trainer.accelerator.num_processes > 1 and not is_placed_later(trainer) and unreached_weights(trainer, hooks):

@@ -26,6 +26,7 @@ from ..compat.fused_head import fused_head_output
 from ..compat.model_parts import without_adapters
 from ..compat.vision_passes import ImageHooks, vision_weights, weights_behind
 from ..generation.batch import Prompt, collate
+from .noise import noise_of
 from .processor_checks import TOKEN_TYPES, collated_problem, processor_problem, rows_problem, some_rows
 
 logger = logging.getLogger(__name__)
@@ -65,12 +66,12 @@ def check_model(trainer: Any) -> float | None:
     problem = problem or rotary_problem(model.config, _longest_row(trainer))
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
-    if isinstance(trainer, GRPOTrainer) and (dropout := dropout_of(model)):
+    if isinstance(trainer, GRPOTrainer) and (noise := noise_of(trainer.accelerator.unwrap_model(trainer.model))):
         logger.warning(
-            "%s: the policy has dropout (%s), which is on in training and off where it samples: the two are not one "
-            "policy. Fix: disable_dropout=True, lora_dropout=0.0, or another configuration of the model.",
+            "%s: the policy has noise (%s), which is on in training and off where it samples: the two are not one "
+            "policy. Fix: disable_dropout=True.",
             type(trainer).__name__,
-            dropout,
+            noise,
         )
     return None if is_placed_later(trainer) else check_scores(trainer)
 
@@ -181,19 +182,6 @@ def _longest_row(trainer: Any) -> float:
     return math.inf if most is None else most + getattr(trainer, "max_turns", 1) * trainer.args.max_completion_length
 
 
-def dropout_of(model: Any) -> str:
-    """The dropout that is on in training, by name and probability; "" without any."""
-    found = {
-        f"{name} {module.p}"
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Dropout) and module.p > 0
-    }
-    shown = sorted(found)[:1]
-    if probability := getattr(model.config.get_text_config(), "attention_dropout", 0.0):
-        shown.append(f"attention_dropout {probability}")
-    return ", ".join(shown)
-
-
 # ------------------------------------------------------------------------------------------- mixtures of experts
 
 
@@ -275,7 +263,7 @@ def rows_scoring_problem(
     except _WRONG_INPUTS as error:
         failed = "one row alone" if len(own) < len(rows) else f"{len(rows)} rows, with images and without, in a batch"
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return math.nan, f"{name} cannot score {failed} ({reason:.200}). Fix: another model."
+        return math.nan, f"{name} cannot score {failed} ({reason:.200}). Fix: {_fix_for(base, rows)}."
     expected = torch.cat(own).to(fused)
     problem = None
     if len(rows) > 2 and (difference := _difference(fused[0], fused[-1], _ROUNDED_ALIKE, exact=exact, bound=_EQUAL)):
@@ -289,6 +277,20 @@ def rows_scoring_problem(
             f"than each row alone, by {difference:.2g} nats a token. Fix: another model, or a report to transformers."
         )
     return (fused - expected).abs().max().item(), problem
+
+
+def _fix_for(model: Any, rows: Sequence[Prompt]) -> str:
+    """What helps against rows that a model cannot score."""
+    known = model.get_input_embeddings().num_embeddings
+    if (largest := max(max(row.ids) for row in rows)) >= known:
+        return (
+            f"model.resize_token_embeddings(len(tokenizer)), as a row has the token {largest}, and the model {known} "
+            "of them; or leave such rows out"
+        )
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", math.inf)
+    if (longest := max(len(row.ids) for row in rows)) > positions:
+        return f"max_prompt_length, as a row has {longest} tokens, and the model {positions} positions"
+    return "another model"
 
 
 def _inputs(model: Any, rows: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:

@@ -5,6 +5,8 @@ Each check returns one sentence, or `None` if all is well; `model_checks` runs t
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,7 +20,10 @@ from ..data.images import IMAGE_COLUMNS, images_of, stored_images
 from ..generation.batch import Prompt, encode
 from ..generation.model_loading import ENCODING_ERRORS
 
+logger = logging.getLogger(__name__)
+
 _TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
+IMAGES_NEED = "a checkpoint that comes with a processor, and a chat template that writes images"
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
 _LOOKED_AT = 64  # rows at the beginning, and rows spread over the others, to find one with images and one without
 
@@ -48,11 +53,67 @@ def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
     return [found[has_images] for has_images in (True, False, True) if has_images in found]
 
 
-def processor_problem(processing_class: Any) -> str | None:
-    """Whether a processor says of an image with which token of the prompt it belongs: answers would need the same."""
-    short, long = (_shapes(processing_class, text, image=True) for text in ("?", _TEXT))
-    if short is None or long is None:
+def check_template(name: str, processing_class: Any, spoken: str) -> None:
+    """Refuse a chat template that changes the assistant's text, such as one that drops thoughts.
+
+    Args:
+        name: name of the trainer.
+        processing_class: the policy's processor or tokenizer.
+        spoken: what the assistant might say.
+
+    Raises:
+        ValueError: the template does not write it as it is.
+    """
+    written, _ = _written(processing_class, spoken)
+    if spoken not in written:
+        raise ValueError(
+            f"{name}: the chat template changes the assistant's text: {spoken!r} became "
+            f"{written!r}. Pass a processor whose template keeps it, such as <think>…</think> in the content."
+        )
+
+
+def warn_of_other_prompts(name: str, processing_class: Any, spoken: str) -> None:
+    """Warn of a template by which answers that are learnt stand behind other words than a policy is asked with.
+
+    Args:
+        name, processing_class, spoken: as for `check_template`.
+    """
+    if problem := answer_prompt_problem(processing_class, spoken):
+        logger.warning("%s: %s", name, problem)
+
+
+def answer_prompt_problem(processing_class: Any, spoken: str) -> str | None:
+    """What `warn_of_other_prompts` warns of, in a sentence."""
+    written, asked = _written(processing_class, spoken)
+    if written.startswith(asked):
         return None
+    same = len(os.path.commonprefix([written, asked]))
+    return (
+        f"the chat template asks for an answer with {asked[max(same - 20, 0) :]!r}, which does not stand "
+        f"before the answers that are learnt ({written[max(same - 20, 0) : same + 20]!r}). Fix: completions that begin "
+        "as it does, or a processor whose template writes it before answers, too."
+    )
+
+
+def _written(processing_class: Any, spoken: str) -> tuple[str, str]:
+    """A question and an answer as the chat template writes them, and the question up to the answer."""
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": spoken}]
+    if isinstance(processing_class, ProcessorMixin):
+        messages = prepare_multimodal_messages(messages)
+    asked = processing_class.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
+    return processing_class.apply_chat_template(messages, tokenize=False), asked
+
+
+def processor_problem(processing_class: Any) -> str | None:
+    """Whether a processor reads images, and says with which token one belongs: answers would need that, too."""
+    if not isinstance(processing_class, ProcessorMixin):
+        return None
+    try:
+        short, long = (_fields(processing_class, text, image=True) for text in ("?", _TEXT))
+    except ENCODING_ERRORS as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        name = type(processing_class).__name__
+        return f"{name} cannot write a question with an image ({reason:.200}). Fix: {IMAGES_NEED}."
     by_token = (short["input_ids"], long["input_ids"])
     for name, shape in short.items():
         if shape != long.get(name) and (shape, long.get(name)) != by_token:
@@ -102,15 +163,20 @@ def rows_problem(processing_class: Any, rows: Any, role: str) -> str | None:
 
 
 def _shapes(processing_class: Any, text: str, *, image: bool) -> dict[str, tuple[int, ...]] | None:
-    """The shape of each field of a question; `None` if the processor does not take it, or is a tokenizer."""
-    if not isinstance(processing_class, ProcessorMixin):
-        return None
-    images = [Image.new("RGB", (64, 64))] if image else []
-    conversation = prepare_multimodal_messages([{"role": "user", "content": text}], images=images)
+    """As `_fields`; `None` if the processor does not take the question."""
     try:
-        fields = processing_class.apply_chat_template(
-            [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
-        )
+        return _fields(processing_class, text, image=image)
     except ENCODING_ERRORS:
         return None
+
+
+def _fields(processing_class: Any, text: str, *, image: bool) -> dict[str, tuple[int, ...]]:
+    """The shape of each field of a question; empty of a tokenizer."""
+    if not isinstance(processing_class, ProcessorMixin):
+        return {}
+    images = [Image.new("RGB", (64, 64))] if image else []
+    conversation = prepare_multimodal_messages([{"role": "user", "content": text}], images=images)
+    fields = processing_class.apply_chat_template(
+        [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
+    )
     return {name: tuple(value.shape) for name, value in fields.items() if isinstance(value, Tensor)}

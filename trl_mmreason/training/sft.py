@@ -23,7 +23,6 @@ from .construction import (
     NamedArguments,
     NamedEvaluations,
     check_rows,
-    check_template,
     column_names,
     config_of,
     load_policy_processor,
@@ -34,6 +33,7 @@ from .construction import (
 from .documented import documented
 from .facts import RunFactsMixin
 from .length_batching import Layout, LengthBatchingMixin
+from .processor_checks import check_template, warn_of_other_prompts
 
 
 @documented
@@ -117,6 +117,7 @@ class CompletionSFTTrainer(
         processing_class = processing_class or load_policy_processor(model, args)
         self.check_tokenizer(processing_class)
         check_template(name, processing_class, self._format)
+        warn_of_other_prompts(name, processing_class, self._format)
         prepare = partial(self.prepare_rows, args=args, processing_class=processing_class)
         search_no_weights(args)
         super().__init__(

@@ -20,10 +20,24 @@ from ...generation.batch import declared_end_ids, encode
 from ...generation.model_loading import ENCODING_ERRORS, load_processor, sees_images
 from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
-from ...training.construction import check_template, prepare_policy
+from ...training.construction import prepare_policy
 from ...training.model_card import MINIATURE
-from ...training.model_checks import experts_problem, rotary_problem, rows_scoring_problem, scoring_problem, some_ids
-from ...training.processor_checks import processor_problem, some_rows
+from ...training.model_checks import (
+    experts_problem,
+    rotary_problem,
+    router_problem,
+    rows_scoring_problem,
+    scoring_problem,
+    some_ids,
+)
+from ...training.noise import noise_of
+from ...training.processor_checks import (
+    IMAGES_NEED,
+    answer_prompt_problem,
+    check_template,
+    processor_problem,
+    some_rows,
+)
 from ...training.prompt_length import prompt_length
 from . import Finding, one_line
 from .memory import build_without_weights
@@ -65,8 +79,7 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
     try:
         tokens = len(encode(processor, QUESTION, [image]).ids)
     except ENCODING_ERRORS as error:
-        fix = "use a checkpoint that comes with a processor and a chat template."
-        yield Finding("FAIL", f"a question with an image cannot be written: {one_line(error)}", fix)
+        yield Finding("FAIL", f"a question with an image cannot be written: {one_line(error)}", f"use {IMAGES_NEED}.")
         return
     yield Finding("ok", f"a question with an image of 448 × 336 takes {tokens} tokens.")
     try:
@@ -79,6 +92,8 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
         yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
     except ValueError as error:
         yield Finding("note", f"supervised training on {one_line(error)}")
+    if problem := answer_prompt_problem(processor, _THOUGHTS):
+        yield Finding("note", f"supervised training: {problem}")
 
 
 def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Finding]:
@@ -107,11 +122,15 @@ def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Fi
         yield Finding("FAIL", problem)
         return
     yield Finding("ok", f"trainers score with the logits of the model itself ({head.described()}).")
-    yield from _verdicts(model, processor, end_ids)
+    if noise := noise_of(model):
+        yield Finding("note", f"trainers that sample need disable_dropout=True: the model has noise ({noise}).")
+    has_experts = hasattr(model.config.get_text_config(), "output_router_logits")
+    no_router = has_experts and model.device.type != "meta" and router_problem(model, ids)
+    yield from _verdicts(model, processor, end_ids, experts_problem(model.config) or no_router)
 
 
-def _verdicts(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Finding]:
-    """Say of each trainer whether it trains a model that is scored exactly."""
+def _verdicts(model: Any, processor: Any, end_ids: list[int], no_auxiliary_loss: Any) -> Iterator[Finding]:
+    """Say of each trainer whether it trains a model that is scored exactly, and whose auxiliary loss it can compute."""
     has_experts = hasattr(model.config.get_text_config(), "output_router_logits")
     setting = "router_aux_loss_coef=0.0"
     try:
@@ -123,7 +142,7 @@ def _verdicts(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Findin
     if rotary := rotary_problem(model.config):
         yield Finding("note", rotary)
     for trainers, is_supervised in _TRAINERS.items():
-        needs = has_experts and (trainers == "SOPHIA" or experts_problem(model.config))
+        needs = has_experts and (trainers == "SOPHIA" or no_auxiliary_loss)
         if trainers == "AdaPO" and two_turns:
             yield Finding("FAIL", f"{trainers}: refused because {two_turns}")
         elif is_supervised and not _keeps_thoughts(processor):
