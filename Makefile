@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Where this is set, as in many containers, every process would compile all that it imports: pip does not (see below).
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart lint test test-all test-oldest test-newest test-engines test-trl docs wheel wheel-test clean
+.PHONY: quickstart lint test test-all test-oldest test-newest test-engines test-engines-all test-trl docs wheel wheel-test clean
 
 # Two processes of one thread, with half of the batch each: models this small lose time on more threads.
 quickstart: $(VENV)/.installed
@@ -37,8 +37,14 @@ test-oldest test-newest: test-%: .venv-%/.installed
 
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any; vLLM brings an older transformers, whose vision
 # encoders return their features in another form. ENGINES_VENV=../engines-0.32 VLLM=0.32.0: another vLLM
+ENGINE_TESTS := python -m pytest tests/engines tests/compat/test_known_images.py -n auto --dist loadfile
+
 test-engines: $(ENGINES_VENV)/.installed
-	$(ENGINES_VENV)/bin/python -m pytest tests/engines tests/compat/test_known_images.py -n auto --dist loadfile
+	$(ENGINES_VENV)/bin/$(ENGINE_TESTS) -m "not slow and not full"
+
+# also all trainers, families and engines where that takes one or two
+test-engines-all: $(ENGINES_VENV)/.installed
+	$(ENGINES_VENV)/bin/$(ENGINE_TESTS) -m "not slow"
 
 # TRL's own tests of its GRPO, DPO and SFT trainers, on ours: make test-trl TRL=path-of-its-checkout, at our series' tag
 test-trl: $(VENV)/.installed

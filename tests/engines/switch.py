@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
@@ -10,6 +11,10 @@ from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 from peft.utils.integrations import gather_params_ctx
 
 ENGINES = {"ddp": "multi_gpu", "zero2": "zero2", "zero3": "zero3", "fsdp2": "fsdp2"}
+EVERYDAY_ENGINES = [
+    pytest.param(name, marks=pytest.mark.full if name == "zero2" else ())
+    for name in ENGINES  # a part of what ZeRO-3 does
+]
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 HAS_GPUS = torch.cuda.device_count() >= 2
 

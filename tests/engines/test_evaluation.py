@@ -3,7 +3,7 @@
 import pytest
 import torch
 from processes import launch
-from switch import ENGINES, environment
+from switch import EVERYDAY_ENGINES, environment
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def outcome(policies, tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", ["full", "lora"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERYDAY_ENGINES)
 def test_an_engine_evaluates_as_ddp_does(engine, way, outcome):
     expected, found = ([process[way] for process in outcome(name)] for name in ("ddp", engine))
     assert found == expected

@@ -2,12 +2,12 @@
 
 import pytest
 from processes import launch
-from switch import ENGINES, environment
+from switch import EVERYDAY_ENGINES, environment
 
 from trl_mmreason.training.resuming import UNFINISHED, newest_checkpoint
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERYDAY_ENGINES)
 def test_processes_end_together_and_the_next_start_resumes(engine, policies, tmp_path):
     def run(folder, signalled):
         environ = environment(engine)

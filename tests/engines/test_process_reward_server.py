@@ -8,7 +8,7 @@ import pytest
 import torch
 from processes import serving
 from short_chains import chain
-from support import drawn_rows
+from support import drawn_rows, full_but
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.process_reward_client import ProcessRewardClient
@@ -29,7 +29,7 @@ def pooling_server(model, log, *options):
     return serving([*command, "--max-model-len", "1024", *options], log, "/health", ENVIRONMENT)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next"])
+@pytest.mark.parametrize("family", full_but("qwen2_5_vl", ["qwen2_5_vl", "llava_next"]))
 def test_vllm_scores_as_the_model_in_this_process(family, tmp_path):
     """One, two or no image; whole and partial chains, an answer alone, and nothing to score."""
     model, processor = build_model(family, "study")

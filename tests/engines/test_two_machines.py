@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import free_port, launch
+from support import full_but
 from switch import environment
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def finish(processes, logs):
                 process.wait()
 
 
-@pytest.mark.parametrize("engine", TYPES)
+@pytest.mark.parametrize("engine", full_but("zero3", TYPES))
 def test_two_machines_train_as_one(engine, checkpoints, tmp_path):
     """One machine with two processes has the variables that one launcher sets, without a Python that imports anew."""
     model = checkpoints("qwen2_5_vl")

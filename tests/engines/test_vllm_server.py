@@ -20,7 +20,11 @@ CASES = {
     "llava_next": ["lora", "side_by_side"],
 }
 OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia"]
-TRAINED = [*((family, "adapo") for family in CASES), *(("qwen2_5_vl", method) for method in OTHERS)]
+EVERYDAY = {"qwen2_5_vl", "llava_next"}
+TRAINED = [
+    *(pytest.param(family, "adapo", marks=() if family in EVERYDAY else pytest.mark.full) for family in CASES),
+    *(("qwen2_5_vl", method) for method in OTHERS),
+]
 
 
 @pytest.fixture(scope="session")

@@ -179,27 +179,27 @@ def write(trainer, texts):
 
 
 class _Rewriting:
-    """The engine, whose answers are replaced by chains: what a path says follows from its seed."""
+    """The engine, whose answers are replaced by texts: what a path says follows from its seed."""
 
-    def __init__(self, engine):
-        self.engine, self.settings = engine, engine.settings
+    def __init__(self, engine, texts):
+        self.engine, self.settings, self.texts = engine, engine.settings, texts
 
     def sample(self, requests, sampling_params):
         self.engine.sample(requests, sampling_params)
         return [
-            [Sample(CHAINS[(request.seed + n) % len(CHAINS)], "stop", token_ids=[1]) for n in range(request.n)]
+            [Sample(self.texts[(request.seed + n) % len(self.texts)], "stop", token_ids=[1]) for n in range(request.n)]
             for request in requests
         ]
 
 
 def write_paths(trainer):
-    """Put chains in the place of the paths that the policy samples."""
-    engine_of = trainer._engine
+    """Put chains, or answers of other lengths, in the place of the paths that the policy samples."""
+    engine_of, texts = trainer._engine, CHAINS if trainer.args.chains else ["It is 3" + "!" * n for n in range(16)]
 
     @contextmanager
     def engine(finished):
         with engine_of(finished) as found:
-            yield _Rewriting(found)
+            yield _Rewriting(found, texts)
 
     trainer._engine = engine
 
