@@ -11,10 +11,8 @@ from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 from peft.utils.integrations import gather_params_ctx
 
 ENGINES = {"ddp": "multi_gpu", "zero2": "zero2", "zero3": "zero3", "fsdp2": "fsdp2"}
-EVERYDAY_ENGINES = [
-    pytest.param(name, marks=pytest.mark.full if name == "zero2" else ())
-    for name in ENGINES  # a part of what ZeRO-3 does
-]
+# without ZeRO-2, which does a part of what ZeRO-3 does
+EVERYDAY_ENGINES = [pytest.param(name, marks=pytest.mark.full if name == "zero2" else ()) for name in ENGINES]
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 HAS_GPUS = torch.cuda.device_count() >= 2
 
