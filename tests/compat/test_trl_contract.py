@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import fsdp_utils
 from support import adapo_trainer
 from transformers import GenerationConfig, GenerationMixin, Trainer
 from transformers.integrations import deepspeed
@@ -277,6 +278,14 @@ def test_trl_and_transformers_still_need_their_sharding_corrected():
         assert search in inspect.getsource(module), "TRL lets DDP search no longer: `search_no_weights`"
     saved = inspect.getsource(Trainer.save_model)
     assert "exclude_frozen_parameters=True" in saved, "adapters may be saved whole under ZeRO-3: `save_model`"
+
+
+def test_accelerate_still_takes_buffers_for_shards():
+    source = inspect.getsource(fsdp_utils.fsdp2_load_full_state_dict)
+    assert source.count("device_mesh = sharded_param.device_mesh") == 2, (
+        "accelerate#3898 may be over: `buffers_are_sent`"
+    )
+    assert "isinstance(sharded_param, DTensor)" not in source
 
 
 def test_llava_next_still_names_layers_that_it_does_not_have():

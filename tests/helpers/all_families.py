@@ -5,6 +5,7 @@ from functools import partial
 
 from families_grids import (
     ernie4_5_vl_moe,
+    exaone4_5,
     glm4v,
     glm5_next,
     glm46v,
@@ -15,6 +16,7 @@ from families_grids import (
     qwen2_5_omni_thinker,
     qwen3_5,
     qwen3_vl_moe,
+    video_llama_3,
 )
 from families_plain import aria, gemma3, janus, lighton_ocr, llama4, llava, mistral3, pixtral
 from families_text import llama, qwen3
@@ -34,14 +36,13 @@ from further_families import (
 from trl_mmreason.miniature.models import build_model
 
 TEXT_ONLY = {"llama", "qwen3"}
-NEED_TRANSFORMERS_5_23 = {"gemma4", "hunyuan_vl", "idefics2", "idefics3", "ovis2", "paddleocr_vl", "smolvlm"}
-"""Before, their processors need torchvision."""
 FAMILIES: dict[str, Callable] = {
     "aria": aria,
     "aya_vision": aya_vision,
     "cohere2_vision": cohere2_vision,
     "deepseek_vl": deepseek_vl,
     "ernie4_5_vl_moe": ernie4_5_vl_moe,
+    "exaone4_5": exaone4_5,
     "gemma3": gemma3,
     "gemma4": gemma4,
     "glm46v": glm46v,
@@ -78,4 +79,5 @@ FAMILIES: dict[str, Callable] = {
     "qwen3_vl": partial(build_model, "qwen3_vl", "test"),
     "qwen3_vl_moe": qwen3_vl_moe,
     "smolvlm": smolvlm,
+    "video_llama_3": video_llama_3,
 }

@@ -15,6 +15,9 @@ from transformers import (
     Ernie4_5_VLMoeConfig,
     Ernie4_5_VLMoeForConditionalGeneration,
     Ernie4_5_VLMoeProcessor,
+    Exaone4_5_Config,
+    Exaone4_5_ForConditionalGeneration,
+    Exaone4_5_Processor,
     Glm4vConfig,
     Glm4vForConditionalGeneration,
     Glm4vProcessor,
@@ -43,6 +46,9 @@ from transformers import (
     Qwen3VLMoeConfig,
     Qwen3VLMoeForConditionalGeneration,
     Qwen3VLProcessor,
+    VideoLlama3Config,
+    VideoLlama3ForConditionalGeneration,
+    VideoLlama3Processor,
     WhisperFeatureExtractor,
 )
 from transformers.models.ernie4_5_vl_moe.image_processing_pil_ernie4_5_vl_moe import Ernie4_5_VLMoeImageProcessorPil
@@ -51,6 +57,7 @@ from transformers.models.glm5_next.image_processing_pil_glm5_next import Glm5Nex
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil
 from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
+from transformers.models.video_llama_3.image_processing_pil_video_llama_3 import VideoLlama3ImageProcessorPil
 
 from trl_mmreason.miniature.models import _qwen_vision_ids, _trl_template
 
@@ -103,6 +110,38 @@ def qwen2_5_omni_thinker():
     heard = {"feature_extractor": WhisperFeatureExtractor()}
     processor = grid_processor(Qwen2_5OmniProcessor, tokenizer, "Qwen2VLVideoProcessor", **heard)
     return Qwen2_5OmniThinkerForConditionalGeneration(config), processor
+
+
+def video_llama_3():
+    """A model whose inner model alone names the fields that it reads images from."""
+    tokenizer = chatml_tokenizer()
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = VideoLlama3Config(
+        text_config={"model_type": "qwen2", **text_of(tokenizer)},
+        vision_config={**vision, "patch_size": PATCH, "initializer_range": 0.1},
+        image_token_id=tokenizer.image_token_id,
+        video_token_id=tokenizer.video_token_id,
+    )
+
+    def images(patch_size, merge_size, size):
+        return VideoLlama3ImageProcessorPil(patch_size=patch_size, merge_size=merge_size, size=size)
+
+    processor = grid_processor(VideoLlama3Processor, tokenizer, "VideoLlama3VideoProcessor", images)
+    return VideoLlama3ForConditionalGeneration(config), processor
+
+
+def exaone4_5():
+    """A model whose windows of attention are shorter than its prompts."""
+    tokenizer = chatml_tokenizer("<vision><image></vision>")
+    windows = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    config = Exaone4_5_Config(
+        text_config={"model_type": "exaone4", **text_of(tokenizer, **windows)},
+        vision_config=grid_vision(num_key_value_heads=2, window_size=4 * PATCH, fullatt_block_indexes=[0]),
+        image_token_id=tokenizer.image_token_id,
+        video_token_id=tokenizer.video_token_id,
+    )
+    processor = grid_processor(Exaone4_5_Processor, tokenizer, "Qwen2VLVideoProcessor")
+    return Exaone4_5_ForConditionalGeneration(config), processor
 
 
 def _glm(config, model, kind, images, video, vision=None, **text):

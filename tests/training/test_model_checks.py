@@ -17,6 +17,7 @@ from trl_mmreason.cli.doctor.model import check_scoring
 from trl_mmreason.compat.adapters import prepare_head
 from trl_mmreason.compat.chat_template import next_turn_ids
 from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.compat.vision_passes import ensure_image_pass
 from trl_mmreason.generation.batch import Prompt
 from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker
@@ -27,6 +28,7 @@ from trl_mmreason.training.model_checks import (
     rows_scoring_problem,
     scoring_problem,
     some_ids,
+    unreached_weights,
 )
 from trl_mmreason.training.noise import noise_of, turn_off_noise
 from trl_mmreason.training.processor_checks import answer_prompt_problem, processor_problem, rows_problem, some_rows
@@ -189,6 +191,21 @@ def test_noise_of_every_kind_is_found():
     assert (noise_of(model), model["a"].p, model["d"].use_dropout) == ("", 0.0, True)
 
 
+@pytest.mark.parametrize(
+    ("family", "unreached"),
+    [("qwen2_5_vl", None), ("llava_next", "vision_tower"), ("glm5_next", "indexer"), ("qwen3", None)],
+)
+def test_weights_that_neither_text_nor_an_image_reaches_are_found(family, unreached, checkpoints, tmp_path):
+    """The last layers of a vision tower; what chooses tokens."""
+    folder = saved(FAMILIES_OF_ALL[family], tmp_path / "model")
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "?"}], "answer": "3"}] * 16)
+    trainer = make("AdaPOTrainer", folder, tmp_path / "run", rows=rows, router_aux_loss_coef=0.0)
+    hooks = ensure_image_pass(trainer.model, trainer.processing_class)
+    names = unreached_weights(trainer, hooks)
+    assert all(unreached in name for name in names) if unreached else names == []
+    assert bool(names) == bool(unreached)
+
+
 def test_a_token_or_a_position_that_the_model_lacks_is_named():
     model, processor = prepared(FAMILIES_OF_ALL["qwen2_5_vl"])
     (prompt,) = some_rows(processor, Dataset.from_list([{"prompt": "?"}]))
@@ -308,8 +325,9 @@ def test_doctor_says_the_same():
     assert wrong.startswith("FAIL  PaliGemmaForConditionalGeneration is not causal over an answer")
     (wrong,) = said(*FAMILIES_OF_ALL["hunyuan_vl"]())
     assert "scores equal rows of a batch otherwise" in wrong
-    _, *trainers = said(*glm_experts())
-    assert all(line.endswith(": exact with router_aux_loss_coef=0.0") for line in trainers)
+    for experts in (glm_experts, internvl_experts):  # by their configuration, and by what their backbone returns
+        _, *trainers = said(*experts())
+        assert all(line.endswith(": exact with router_aux_loss_coef=0.0") for line in trainers)
     model, processor = build_model("qwen2_5_vl", "test")
     processor.chat_template = processor.chat_template.replace("content['text']", "'?'")
     _, *trainers = said(model, processor)

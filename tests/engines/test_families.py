@@ -1,0 +1,75 @@
+"""Families under DDP, ZeRO-3 and FSDP2: AdaPO's losses and weights are those of DDP, or the family is refused alike.
+
+Each engine trains all of them in one launch, which `families_run.py` is.
+"""
+
+import json
+
+import pytest
+import torch
+import transformers
+from all_families import FAMILIES
+from further_families import saved
+from packaging.version import Version
+from processes import launch
+from switch import environment
+
+EVERYDAY = ["glm_experts", "janus"]  # saves buffers; has weights that no loss reaches
+# before, their processors need torchvision, or a font of the Hub
+NOT_HERE = {"gemma4", "ernie4_5_vl_moe"} if Version(transformers.__version__) < Version("5.23") else set()
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """(engine, names) → name → what its two processes came to; run when first asked for."""
+    models, found = tmp_path_factory.mktemp("models"), {}
+
+    def run(engine, names):
+        if (engine, tuple(names)) not in found:
+            for name in names:
+                if not (models / name).exists():
+                    saved(FAMILIES[name], models / name)
+            folder = tmp_path_factory.mktemp(engine)
+            (folder / "job.json").write_text(
+                json.dumps({"folder": str(folder), "models": str(models), "families": names})
+            )
+            launch(
+                "engines/families_run.py",
+                2,
+                folder / "job.json",
+                environment=environment(engine),
+                seconds=60 * len(names),
+            )
+            found[engine, tuple(names)] = {
+                name: [torch.load(folder / f"{name}_{rank}.pt") for rank in range(2)] for name in names
+            }
+        return found[engine, tuple(names)]
+
+    return run
+
+
+def assert_as_under_ddp(outcomes, engine, names):
+    expected = outcomes("ddp", names)
+    for name, processes in outcomes(engine, names).items():
+        reference = expected[name][0]
+        for own in processes:
+            if "refused" in reference:
+                assert own["refused"].replace("FSDP", "")[:60] == reference["refused"][:60], name
+                continue
+            assert own["losses"] == pytest.approx(reference["losses"], abs=1e-5), name
+            assert own["facts"]["start_difference"] < 2e-4, name
+            assert 0 < own["facts"]["changed"] == reference["facts"]["changed"], name
+            for weight, value in reference["weights"].items():
+                torch.testing.assert_close(own["weights"][weight], value, atol=1e-6, rtol=0, msg=f"{name}: {weight}")
+
+
+@pytest.mark.parametrize("engine", ["ddp", "zero3", "fsdp2"])
+def test_families_with_buffers_and_with_unused_weights_train_as_under_ddp(engine, outcomes):
+    assert_as_under_ddp(outcomes, engine, EVERYDAY)
+    assert not any("refused" in own for processes in outcomes(engine, EVERYDAY).values() for own in processes)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ["ddp", "zero3", "fsdp2"])
+def test_every_family_trains_as_under_ddp_or_is_refused_as_there(engine, outcomes):
+    assert_as_under_ddp(outcomes, engine, sorted(FAMILIES.keys() - NOT_HERE))
