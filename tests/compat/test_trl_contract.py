@@ -275,7 +275,7 @@ def test_trl_and_transformers_still_need_their_sharding_corrected():
     for module in (grpo_trainer, dpo_trainer):
         assert module.prepare_fsdp is models_utils.prepare_fsdp  # the name that `references_agree` replaces
         search = "args.ddp_find_unused_parameters = True"
-        assert search in inspect.getsource(module), "TRL lets DDP search no longer: `search_no_weights`"
+        assert search in inspect.getsource(module), "TRL lets DDP search no longer: `prepare_loading`"
     saved = inspect.getsource(Trainer.save_model)
     assert "exclude_frozen_parameters=True" in saved, "adapters may be saved whole under ZeRO-3: `save_model`"
 

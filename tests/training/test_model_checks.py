@@ -1,5 +1,7 @@
 """Models that cannot be trained exactly are refused when a trainer is made, in one sentence; others cost little."""
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -24,6 +26,7 @@ from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.training.model_checks import (
+    loops_problem,
     rotary_problem,
     rows_scoring_problem,
     scoring_problem,
@@ -200,10 +203,20 @@ def test_weights_that_neither_text_nor_an_image_reaches_are_found(family, unreac
     folder = saved(FAMILIES_OF_ALL[family], tmp_path / "model")
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "?"}], "answer": "3"}] * 16)
     trainer = make("AdaPOTrainer", folder, tmp_path / "run", rows=rows, router_aux_loss_coef=0.0)
-    hooks = ensure_image_pass(trainer.model, trainer.processing_class)
-    names = unreached_weights(trainer, hooks)
+    names = unreached_weights(trainer)
     assert all(unreached in name for name in names) if unreached else names == []
     assert bool(names) == bool(unreached)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next", "internvl", "paddleocr_vl", "minicpmv4_6"])
+def test_layers_that_are_called_once_per_image_are_found(family):
+    """ZeRO-3 is refused there."""
+    model, processor = FAMILIES_OF_ALL[family]()
+    problem = loops_problem(model, ensure_image_pass(model, processor))
+    if family in ("paddleocr_vl", "minicpmv4_6"):
+        assert re.search(r" calls model\S+ once per image, but ZeRO-3 needs .* Fix: FSDP2 or ZeRO-2", problem)
+    else:
+        assert problem is None
 
 
 def test_a_token_or_a_position_that_the_model_lacks_is_named():

@@ -50,8 +50,8 @@ from ..training.construction import (
     check_rows,
     config_of,
     load_policy_processor,
+    prepare_loading,
     prepare_models,
-    search_no_weights,
     without_image_columns,
 )
 from ..training.facts import RunFactsMixin
@@ -139,7 +139,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         self.rounds: list[dict[str, Any]] = []
         self._current = 0  # rounds that the model in memory has finished
         self._start = model if isinstance(model, str) else None
-        search_no_weights(args)
+        prepare_loading(model, args)
         with reference_from_policy(model, args, kwargs.get("peft_config")):
             pairs = in_sight(_NO_PAIRS_YET)
             super().__init__(model, args=args, train_dataset=pairs, processing_class=processing_class, **kwargs)

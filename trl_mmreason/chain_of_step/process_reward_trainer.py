@@ -22,9 +22,9 @@ from ..training.construction import (
     check_rows,
     config_of,
     load_policy_processor,
+    prepare_loading,
     prepare_models,
     refuse_replaced,
-    search_no_weights,
     without_image_columns,
 )
 from ..training.facts import RunFactsMixin
@@ -96,7 +96,7 @@ class ProcessRewardTrainer(
         refuse_replaced("ProcessRewardTrainer", kwargs)
         columns = {"prompt", "completion", "step_labels", "answer_label"}
         check_rows("ProcessRewardTrainer", train_dataset, eval_dataset, columns)
-        search_no_weights(args)
+        prepare_loading(model, args)
         processing_class = processing_class or load_policy_processor(model, args)
         check = partial(_checked, processing_class=processing_class)
         if isinstance(eval_dataset, dict):

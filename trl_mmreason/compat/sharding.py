@@ -12,7 +12,7 @@ from accelerate.utils import broadcast, fsdp_utils
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel
+from transformers import MODEL_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.integrations import deepspeed as deepspeed_integration
 
 from .replaced import replaced
@@ -175,6 +175,24 @@ def _load_with_buffers(
     for module, name in set_aside:
         module._non_persistent_buffers_set.discard(name)
     return model
+
+
+def import_model_classes(config: PreTrainedConfig) -> None:
+    """Import the classes of a model's parts before ZeRO-3 constructs it.
+
+    transformers imports a part's module when it constructs the part, which is then within `zero.Init`. That remembers
+    the constructors of classes as they are made, before their decorators, and puts them back afterwards (of the same
+    code: deepspeedai/DeepSpeed#5921). `use_experts_implementation` is one, so that the next model of the process, such
+    as the reference, would have experts without a configuration.
+
+    Args:
+        config: configuration of the model, or of a part.
+    """
+    if type(config) in MODEL_MAPPING:
+        MODEL_MAPPING[type(config)]
+    for name in config.sub_configs:
+        if isinstance(part := getattr(config, name, None), PreTrainedConfig):
+            import_model_classes(part)
 
 
 def exact_rotary_frequencies(model: nn.Module) -> None:

@@ -9,7 +9,9 @@ are, and the gradient of the vision encoder is zero where it would be missing.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,12 +68,48 @@ class ImageHooks:
     """
 
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
-        inputs = processor.image_processor(images=[Image.new("RGB", (_SIDE, _SIDE))], return_tensors="pt")
-        names = image_fields(model)
-        self._image = {name: torch.as_tensor(value) for name, value in inputs.items() if name in names}
-        self._model = model
+        self._model, self._processor = model, processor
+        self._image = self._inputs_of(1)
         self._encode = (model if hasattr(model, "get_image_features") else model.base_model).get_image_features
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
+
+    def layers_called_per_image(self) -> list[str]:
+        """Names of the layers that are called more often for three images than for one.
+
+        All processes have to call this together if the model is sharded.
+        """
+        layers = {name: layer for name, layer in self._model.named_modules() if layer._parameters}
+        one, three = (self._calls(layers, images) for images in (1, 3))
+        return [name for name in layers if one[name] != three[name]]
+
+    def _calls(self, layers: Mapping[str, nn.Module], images: int) -> Counter[str]:
+        calls: Counter[str] = Counter()
+
+        def count(name: str, *_: Any) -> None:
+            calls[name] += 1
+
+        hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers.items()]
+        inner = self._model.base_model
+        try:
+            with torch.no_grad():  # by the class: what `encode_images_once` has set may know an image
+                type(inner).get_image_features(inner, **self._placed(self._inputs_of(images)), return_dict=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return calls
+
+    def _inputs_of(self, images: int) -> dict[str, Tensor]:
+        """What the model encodes so many small images from."""
+        small = [Image.new("RGB", (_SIDE, _SIDE), (number, 0, 0)) for number in range(images)]
+        inputs, names = self._processor.image_processor(images=small, return_tensors="pt"), image_fields(self._model)
+        return {name: torch.as_tensor(value) for name, value in inputs.items() if name in names}
+
+    def _placed(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        model = self._model
+        return {
+            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+            for name, value in inputs.items()
+        }
 
     def weights_of_an_image(self) -> set[int]:
         """The ids of the trained weights to which an image gives a gradient; the model must not be sharded."""
@@ -103,11 +141,7 @@ class ImageHooks:
     def _zero(self) -> Tensor:
         """A zero that depends on every weight an image uses."""
         model = self._model
-        image = {
-            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-            for name, value in self._image.items()
-        }
-        used = self._encode(**image, return_dict=True)
+        used = self._encode(**self._placed(self._image), return_dict=True)
         if used.get("pooler_output") is not None:  # what else there is may be of layers that no image uses
             used = [used.pooler_output, getattr(used, "deepstack_features", None)]
         # what joins the pieces of an image belongs to no layer: LLaVA-NeXT's image_newline

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from datasets import ClassLabel, Dataset
-from transformers import AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
+from transformers import AutoConfig, AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
+from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
 from trl.data_utils import is_conversational
 
@@ -22,7 +23,7 @@ from ..compat.known_images import encode_images_once
 from ..compat.model_parts import placeholder_ids, without_adapters
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import check_precision
-from ..compat.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
+from ..compat.sharding import exact_rotary_frequencies, import_model_classes, name_own_layers, use_whole_head
 from ..compat.vision_passes import ImageHooks, ensure_image_pass
 from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import IMAGE_COLUMNS, images_of
@@ -325,14 +326,24 @@ def column_names(rows: Any) -> list[str]:
     return rows.column_names or list(next(iter(rows), ()))
 
 
-def search_no_weights(args: Any) -> None:
-    """Before TRL's constructor: turn off DDP's search for unused weights, unless the user set it.
+def prepare_loading(model: Any, args: Any) -> None:
+    """Before TRL's constructor: let ZeRO-3 construct mixtures of experts, and DDP search for no unused weights.
 
     TRL lets it do that in every step of a vision-language model, as a batch without images leaves the vision encoder
     out (huggingface/transformers#49443). Here every pass runs the encoder; see `prepare_policy`.
+
+    Args:
+        model: path or id of a checkpoint, or a model, which is there already.
+        args: the trainer's configuration; a search that the user set stays.
     """
-    if args is not None and args.ddp_find_unused_parameters is None:
+    if args is None:
+        return
+    if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False
+    if isinstance(model, str) and is_deepspeed_zero3_enabled():
+        settings = args.model_init_kwargs or {}
+        where = {name: settings[name] for name in ("revision", "trust_remote_code") if name in settings}
+        import_model_classes(AutoConfig.from_pretrained(model, **where))
 
 
 def prepare_models(trainer: Any) -> None:
@@ -345,9 +356,9 @@ def prepare_models(trainer: Any) -> None:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
     if getattr(trainer.args, "disable_dropout", False):
         turn_off_noise(policy)
-    hooks = prepare_policy(policy, trainer.processing_class)
+    trainer.image_hooks = prepare_policy(policy, trainer.processing_class)
     trainer.start_difference = check_model(trainer)
-    if trainer.accelerator.num_processes > 1 and not is_placed_later(trainer) and unreached_weights(trainer, hooks):
+    if trainer.accelerator.num_processes > 1 and not is_placed_later(trainer) and unreached_weights(trainer):
         trainer.args.ddp_find_unused_parameters = True
         trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
     if getattr(trainer, "ref_model", None) is not None:

@@ -33,9 +33,9 @@ from .construction import (
     check_turns,
     load_policy_processor,
     pad_left,
+    prepare_loading,
     prepare_models,
     refuse_missing_template,
-    search_no_weights,
 )
 from .context_length import check_context
 from .credit import GroupOutcome, by_token, check_credit, kl_difference, observe_outcome, own_advantages
@@ -111,7 +111,7 @@ class GroupGRPOTrainer(
         pad_left(kwargs["processing_class"])
         refuse_missing_template(type(self).__name__, kwargs["processing_class"], kwargs.get("train_dataset"))
         leave_out_unreadable(type(self).__name__, args, kwargs, system_prompt)
-        search_no_weights(args)
+        prepare_loading(model, args)
         with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
         check_fills_a_rollout(self)

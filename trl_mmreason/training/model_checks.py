@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Trainer
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import get_model_param_count
 from trl import GRPOTrainer
 
@@ -99,6 +100,8 @@ def check_scores(trainer: Any) -> float | None:
         ValueError: as `check_model`.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)  # with adapters: FSDP2 places the whole
+    if is_deepspeed_zero3_enabled() and (problem := loops_problem(model, trainer.image_hooks)):
+        raise ValueError(f"{type(trainer).__name__}: {problem}")
     if fused_head_output(without_adapters(model)) is None:
         return None
     ids, temperature = some_ids(trainer.processing_class, model), getattr(trainer, "temperature", 1.0)
@@ -119,17 +122,36 @@ def check_scores(trainer: Any) -> float | None:
     return difference
 
 
-def unreached_weights(trainer: Any, hooks: ImageHooks | None) -> list[str]:
+def loops_problem(model: Any, hooks: ImageHooks | None) -> str | None:
+    """Whether a model calls layers once per image: ZeRO-3 gathers a layer's weights at each call, in all processes.
+
+    Where one process has two images and another three, one would wait for ever, or take another layer's weights for
+    its own (OpenBMB/MiniCPM-V#644, deepspeedai/DeepSpeed#7998).
+
+    Args:
+        model: as for `check_scores`.
+        hooks: result of `ensure_image_pass`.
+    """
+    with _evaluating(model):
+        layers = hooks.layers_called_per_image() if hooks else []
+    if not layers:
+        return None
+    return (
+        f"{type(without_adapters(model)).__name__} calls {layers[0]} once per image, but ZeRO-3 needs as many calls in "
+        "every process. Fix: FSDP2 or ZeRO-2 (configs/accelerate/)."
+    )
+
+
+def unreached_weights(trainer: Any) -> list[str]:
     """The trained weights to which neither an image nor text gives a gradient, so that DDP has to search for them.
 
     LLaVA-NeXT leaves out the last layer of its vision encoder, for example, and GLM-5's indexers choose tokens alone.
 
     Args:
         trainer: as for `check_scores`.
-        hooks: result of `ensure_image_pass`.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
-    reached = hooks.weights_of_an_image() if hooks else set()
+    reached = trainer.image_hooks.weights_of_an_image() if trainer.image_hooks else set()
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if fused_head_output(without_adapters(model)) is None:  # its loss is of another head
         seen = {id(weight) for weight in vision_weights(without_adapters(model))}

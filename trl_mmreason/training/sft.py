@@ -26,8 +26,8 @@ from .construction import (
     column_names,
     config_of,
     load_policy_processor,
+    prepare_loading,
     prepare_models,
-    search_no_weights,
     without_image_columns,
 )
 from .documented import documented
@@ -119,7 +119,7 @@ class CompletionSFTTrainer(
         check_template(name, processing_class, self._format)
         warn_of_other_prompts(name, processing_class, self._format)
         prepare = partial(self.prepare_rows, args=args, processing_class=processing_class)
-        search_no_weights(args)
+        prepare_loading(model, args)
         super().__init__(
             model,
             args=args,
