@@ -19,6 +19,14 @@ EVERYDAY = ["glm_experts", "janus"]  # saves buffers; has weights that no loss r
 NOT_HERE = {"gemma4", "ernie4_5_vl_moe"} if Version(transformers.__version__) < Version("5.23") else set()
 
 
+REFUSED = {  # by ZeRO-3 alone
+    "minicpmv4_6": "calls model.merger.mlp.0.pre_norm once per image, but ZeRO-3 needs as many calls in every process",
+    "paddleocr_vl": "calls model.projector.pre_norm once per image, but ZeRO-3 needs as many calls in every process",
+    # transformers 5.17 loads it without turning its experts' weights, as it does without ZeRO-3
+    "qwen3_vl_moe": "size mismatch for model.language_model.layers.0.mlp.experts.down_proj",
+}
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     """(engine, names) → name → what its two processes came to; run when first asked for."""
@@ -55,6 +63,9 @@ def assert_as_under_ddp(outcomes, engine, names):
         for own in processes:
             if "refused" in reference:
                 assert own["refused"].replace("FSDP", "")[:60] == reference["refused"][:60], name
+                continue
+            if engine == "zero3" and name in REFUSED:
+                assert REFUSED[name] in own["refused"], name
                 continue
             assert own["losses"] == pytest.approx(reference["losses"], abs=1e-5), name
             assert own["facts"]["start_difference"] < 2e-4, name
