@@ -22,7 +22,7 @@ NOT_HERE = {"gemma4", "ernie4_5_vl_moe"} if Version(transformers.__version__) < 
 REFUSED = {  # by ZeRO-3 alone
     "minicpmv4_6": "calls model.merger.mlp.0.pre_norm once per image, but ZeRO-3 needs as many calls in every process",
     "paddleocr_vl": "calls model.projector.pre_norm once per image, but ZeRO-3 needs as many calls in every process",
-    # transformers 5.17 loads it without turning its experts' weights, as it does without ZeRO-3
+    # transformers 5.17 turns its experts' weights when it loads them, but not under ZeRO-3
     "qwen3_vl_moe": "size mismatch for model.language_model.layers.0.mlp.experts.down_proj",
 }
 
