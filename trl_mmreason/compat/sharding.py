@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import MODEL_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.core_model_loading import Transpose
 from transformers.integrations import deepspeed as deepspeed_integration
 
 from .replaced import replaced
 
 _FSDP_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+_transpose = Transpose.convert
 _load_parameters = fsdp_utils.fsdp2_load_full_state_dict
 
 
@@ -193,6 +195,26 @@ def import_model_classes(config: PreTrainedConfig) -> None:
     for name in config.sub_configs:
         if isinstance(part := getattr(config, name, None), PreTrainedConfig):
             import_model_classes(part)
+
+
+def _convert_by_whole_shape(
+    self: Transpose, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+) -> dict[str, Tensor]:
+    """Transpose a checkpoint's experts only if their shape is not the model's, also under ZeRO-3.
+
+    transformers compares with the shape of the model's weight, which is (0,) in pieces. So the experts of a
+    Qwen3-VL-MoE that `save_pretrained` wrote would be transposed: loading fails, or square ones are wrong.
+    """
+    (value,) = input_dict.values()
+    tensor = value[0] if isinstance(value, list) else value
+    if self.check_dims and tensor.shape == getattr(
+        kwargs["model"].get_parameter(kwargs["full_layer_name"]), "ds_shape", None
+    ):
+        return {self.get_target_pattern(input_dict, source_patterns, target_patterns): tensor}
+    return _transpose(self, input_dict, source_patterns, target_patterns, **kwargs)
+
+
+Transpose.convert = _convert_by_whole_shape  # type: ignore[method-assign]
 
 
 def exact_rotary_frequencies(model: nn.Module) -> None:

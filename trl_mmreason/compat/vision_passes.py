@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -91,7 +92,7 @@ class ImageHooks:
         hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers.items()]
         inner = self._model.base_model
         try:
-            with torch.no_grad():  # by the class: what `encode_images_once` has set may know an image
+            with torch.no_grad(), _in_forward(inner):  # by the class: what `encode_images_once` set may know an image
                 type(inner).get_image_features(inner, **self._placed(self._inputs_of(images)), return_dict=True)
         finally:
             for hook in hooks:
@@ -147,6 +148,19 @@ class ImageHooks:
         # what joins the pieces of an image belongs to no layer: LLaVA-NeXT's image_newline
         loose = [weight for part in (model, model.base_model) for weight in part.parameters(recurse=False)]
         return sum((0 * part.sum() for part in _tensors([used, loose])), torch.zeros((), device=model.device))
+
+
+@contextmanager
+def _in_forward(model: nn.Module) -> Iterator[None]:
+    """Let ZeRO-3 gather weights that a layer reads without calling whose they are, as DeepSpeed's engine does."""
+    parameters: list[Any] = [each._parameters for each in model.modules() if hasattr(each._parameters, "_in_forward")]
+    for each in parameters:
+        each._in_forward = True
+    try:
+        yield
+    finally:
+        for each in parameters:
+            each._in_forward = False
 
 
 def image_fields(model: Any) -> set[str]:
