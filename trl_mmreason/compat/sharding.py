@@ -163,10 +163,10 @@ def _load_with_buffers(
 ) -> Any:
     set_aside = []
     for path, module in model.named_modules():
-        for name in module._buffers.keys() - module._non_persistent_buffers_set:
-            place = f"{path}.{name}".replace("_checkpoint_wrapped_module.", "")
-            if (empty := module._buffers[name]) is None or isinstance(empty, DTensor):
+        for name, empty in module._buffers.items():  # in one order in all processes
+            if empty is None or name in module._non_persistent_buffers_set:
                 continue
+            place = f"{path}.{name}".lstrip(".").replace("_checkpoint_wrapped_module.", "")
             value = full_sd[place] if accelerator.is_main_process else torch.empty_like(empty, device="cpu")
             sent = value.to(accelerator.device)
             broadcast(sent, from_process=0)
