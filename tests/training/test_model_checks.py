@@ -12,7 +12,7 @@ from exactness import Plain, rollout_difference
 from further_families import aya_vision, glm_experts, internvl_experts, mllama, paligemma, saved
 from packaging.version import Version
 from support import drawn_rows, full_but, prepared_batch
-from transformers import GPT2Config, GPT2LMHeadModel, LlavaOnevisionConfig, Ovis2Config
+from transformers import GPT2Config, GPT2LMHeadModel, Kosmos2Config, LlavaOnevisionConfig, Ovis2Config
 from trl.trainer.utils import add_fused_lm_head
 
 from trl_mmreason.cli.doctor.model import check_scoring
@@ -34,7 +34,13 @@ from trl_mmreason.training.model_checks import (
     unreached_weights,
 )
 from trl_mmreason.training.noise import noise_of, turn_off_noise
-from trl_mmreason.training.processor_checks import answer_prompt_problem, processor_problem, rows_problem, some_rows
+from trl_mmreason.training.processor_checks import (
+    answer_prompt_problem,
+    needs_image_token,
+    processor_problem,
+    rows_problem,
+    some_rows,
+)
 
 older = pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23"), reason="its configuration counts experts as TRL does"
@@ -239,6 +245,22 @@ def test_a_processor_that_cannot_write_a_question_with_an_image_is_refused():
     assert processor_problem(processor).endswith(
         "Fix: a checkpoint that comes with a processor, and a chat template that writes images."
     )
+
+
+def test_a_configuration_that_does_not_name_the_token_of_images_is_refused():
+    sentence = "AdaPOTrainer: TRL asks the model's configuration for the token of images .*Kosmos2Config.* Fix: another"
+    with pytest.raises(ValueError, match=sentence), needs_image_token("AdaPOTrainer"):
+        _ = Kosmos2Config().image_token_id
+    with pytest.raises(AttributeError, match="'Kosmos2Config' object has no attribute 'colour'"), needs_image_token(""):
+        _ = Kosmos2Config().colour
+
+
+def test_a_policy_without_a_chat_template_is_refused(tmp_path):
+    model, processor = FAMILIES_OF_ALL["qwen2_5_vl"]()
+    processor.chat_template = None
+    for name in ("ReflectionSFTTrainer", "OffPolicyRewardTrainer"):
+        with pytest.raises(ValueError, match=f"{name}: the policy has no chat template.* Fix: train an instruction"):
+            make(name, model, tmp_path, trainer_kwargs={"processing_class": processor})
 
 
 @pytest.mark.parametrize("opened", ["<think>\n", "<think>\n\n</think>\n\n"])

@@ -31,6 +31,7 @@ from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
 from .model_checks import check_model, is_placed_later, unreached_weights
 from .noise import turn_off_noise
+from .processor_checks import NO_TEMPLATE
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -283,10 +284,7 @@ def refuse_missing_template(name: str, processing_class: Any, rows: Any) -> None
     if getattr(processing_class, "chat_template", None) or tokenizer_of(processing_class).chat_template:
         return
     if isinstance(rows, Dataset) and len(rows) and not isinstance(rows.select_columns("prompt")[0]["prompt"], str):
-        raise ValueError(
-            f"{name}: the policy has no chat template, which prompts of messages need. Fix: train an instruction-tuned "
-            "checkpoint, or put a chat_template.jinja beside its weights."
-        )
+        raise ValueError(f"{name}: {NO_TEMPLATE}")
 
 
 def pad_left(processing_class: Any) -> None:

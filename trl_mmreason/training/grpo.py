@@ -43,6 +43,7 @@ from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
 from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
+from .processor_checks import needs_image_token
 from .prompt_length import leave_out_unreadable
 from .read_once import RowsOfRolloutsMixin
 from .reference import reference_from_policy
@@ -112,7 +113,8 @@ class GroupGRPOTrainer(
         refuse_missing_template(type(self).__name__, kwargs["processing_class"], kwargs.get("train_dataset"))
         leave_out_unreadable(type(self).__name__, args, kwargs, system_prompt)
         prepare_loading(model, args)
-        with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
+        checked = needs_image_token(type(self).__name__)
+        with checked, corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
         check_fills_a_rollout(self)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from datasets import Dataset
@@ -24,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 _TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
 IMAGES_NEED = "a checkpoint that comes with a processor, and a chat template that writes images"
+NO_TEMPLATE = (
+    "the policy has no chat template, which prompts of messages need. Fix: train an instruction-tuned checkpoint, or "
+    "put a chat_template.jinja beside its weights."
+)
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
 _LOOKED_AT = 64  # rows at the beginning, and rows spread over the others, to find one with images and one without
 
@@ -62,8 +67,10 @@ def check_template(name: str, processing_class: Any, spoken: str) -> None:
         spoken: what the assistant might say.
 
     Raises:
-        ValueError: the template does not write it as it is.
+        ValueError: there is no template, or it does not write that as it is.
     """
+    if not processing_class.chat_template:
+        raise ValueError(f"{name}: {NO_TEMPLATE}")
     written, _ = _written(processing_class, spoken)
     if spoken not in written:
         raise ValueError(
@@ -102,6 +109,27 @@ def _written(processing_class: Any, spoken: str) -> tuple[str, str]:
         messages = prepare_multimodal_messages(messages)
     asked = processing_class.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
     return processing_class.apply_chat_template(messages, tokenize=False), asked
+
+
+@contextmanager
+def needs_image_token(name: str) -> Iterator[None]:
+    """Refuse a policy of images whose configuration does not name their token, which TRL's constructor asks for.
+
+    Args:
+        name: name of the trainer.
+
+    Raises:
+        ValueError: says so, as for Kosmos-2 and the first Idefics.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        if "image_token_id" not in str(error):
+            raise
+        raise ValueError(
+            f"{name}: TRL asks the model's configuration for the token of images ({error}). Fix: another model, or a "
+            "report to TRL."
+        ) from error
 
 
 def processor_problem(processing_class: Any) -> str | None:
