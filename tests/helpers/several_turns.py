@@ -16,12 +16,16 @@ def corner(row, answers):
 
 
 class AsksAgain(GroupGRPOTrainer):
-    """Shows a corner after an even answer, asks in words after an odd one, and stops at what is divisible by five."""
+    """Shows a corner after an even answer, asks in words after an odd one, and stops at what is divisible by five.
+
+    A row of two images is always shown another one, as no seed makes a server's answers the same on any machine.
+    """
 
     def next_message(self, row, answers):
-        if sum(map(ord, answers[-1])) % 5 == 0:
+        always = len(images_of(row)) == 2
+        if sum(map(ord, answers[-1])) % 5 == 0 and not always:
             return None
-        if is_even(answers[-1]):
+        if is_even(answers[-1]) or always:
             image = {"type": "image", "image": corner(row, answers)}
             return {"role": "user", "content": [image, {"type": "text", "text": f"Look at {len(answers)}."}]}
         return {"role": "user", "content": f"Sure of {answers[-1]}?"}
