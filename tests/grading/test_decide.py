@@ -47,7 +47,7 @@ def test_usable(gold):
 
 def test_a_letter_must_be_among_the_choices():
     choices = {"A": "3", "B": "4"}
-    assert gold_problem("E", choices) == "the choices are A, B"
+    assert gold_problem("E", choices) == "it is none of the choices A, B"
     assert gold_problem("B", choices) is None
     assert gold_problem("E", {"A": "E", "B": "F"}) is None
     assert gold_problem("E") is None

@@ -53,13 +53,13 @@ BOXES_AND_TAGS = [
     (r"\boxed{<answer>4</answer>}", "4"),
     (r"<answer>\boxed{4</answer>}", r"\boxed{4"),  # the box does not reach over the tag's end
     (r"\boxed{3} The answer is 5.", "3"),
-    (r"\boxed{3} and then \boxed{4", "3"),
-    (r"\boxed{3} and then <answer>4", "3"),
+    (r"\boxed{3} and then \boxed{4", None),
+    (r"\boxed{3} and then <answer>4", None),
     (r"\boxed{4", None),
     (r"The answer is \boxed{4", None),
     (r"The answer is <answer>4", None),
     ("<answer>4", None),
-    (r"\boxed 4", r"\boxed 4"),  # no box at all, but a bare line
+    (r"\boxed 4", "4"),
     (r"\mathboxed{4} is what I think", None),
 ]
 LISTS = [
@@ -76,9 +76,11 @@ BLANK_BOXES = [  # are no candidates
     (r"<answer>\boxed{{}}</answer>", None),
     (r"The answer is 4. \boxed{}", None),
     ("<answer></answer> 4", None),
-    (r"\boxed{4} and \boxed{}", "4"),
-    (r"<answer>4</answer> <answer> </answer>", "4"),
-    (r"\boxed{4} <answer>\boxed{ }</answer>", "4"),
+    (r"\boxed{4} and \boxed{}", None),
+    (r"<answer>4</answer> <answer> </answer>", None),
+    (r"\boxed{4} <answer>\boxed{ }</answer>", None),
+    (r"\boxed{4}, which I was told to put in \boxed{}", "4"),
+    (r"It goes in \boxed{}. The answer is 9.", "9"),
     (r"\boxed{0}", "0"),
 ]
 DECLARATIONS = [
@@ -290,7 +292,9 @@ def test_boxes_with_words_between_are_a_correction(words):
         (r"\boxed{1}, \boxed{2}", "1, 2"),
         ("<answer> 4 </answer>", "4"),
         ("It is larger, as anyone can see.", "It is larger, as anyone can see."),
-        ("The answer is 4", "The answer is 4"),  # a gold is written, not said
+        ("The answer is 4", "4"),
+        ("**180**", "180"),
+        ("<think>Perhaps 190?</think> Therefore, the answer is: 180.", "180"),
         (r"\boxed{}", ""),
         ("  ", ""),
     ],

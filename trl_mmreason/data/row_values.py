@@ -14,11 +14,10 @@ import numpy as np
 import PIL.Image
 from datasets import ClassLabel, LargeList, List, Value
 
-from ..grading.choices import chosen
+from ..grading.choices import names_a_choice
 from ..grading.decide import gold_problem
 from ..grading.equivalence import same_answer
 from ..grading.extraction import read_gold
-from ..grading.notation import NeedsAlgebra, Refused
 from ..messages import PLACEHOLDER, shape_problem
 from .images import (
     DECODING_ERRORS,
@@ -130,19 +129,11 @@ def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
             f"the answer is {answer!r}, the letter of {choices[answer]!r} and the text of choice {other}; write "
             f"'({answer})' or '({other})'",
         )
-    if not _names_a_choice(read_gold(answer), choices):
+    if not names_a_choice(read_gold(answer), choices, same_answer):
         raise RefusedValue(
             "answer not among the choices",
             f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
         )
-
-
-def _names_a_choice(gold: str, choices: Mapping[str, str]) -> bool:
-    """Whether a gold answer names choices or equals one; true also where only computer algebra could tell."""
-    try:
-        return bool(chosen(gold, choices, same_answer)) or any(same_answer(text, gold) for text in choices.values())
-    except (NeedsAlgebra, Refused):
-        return True
 
 
 def read_choices(value: Any) -> dict[str, str] | None:

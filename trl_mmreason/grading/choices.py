@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from .listings import Same
-from .notation import is_prose, normalise, words
+from .notation import NeedsAlgebra, Refused, is_prose, normalise, words
 
 _LEAD = re.compile(
     r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is| are)?\s*:?\s*(?=[(\[A-Za-z\d])"
@@ -18,6 +18,7 @@ _LABELLED = [
     re.compile(pattern, re.DOTALL)
     for pattern in (
         r"[(\[]\s*(?P<label>[^\W_])\s*[)\]]\s*[.:,]?\s*(?P<rest>.*)",
+        r"(?P<label>[A-Z])\s*[(\"](?P<rest>.+)[)\"]",
         # `A cat` names no choice, `A 36` does
         r"(?P<label>[^\W\d_])\s*(?:$|[):=.,;]\s*|\s-\s|\s(?=\d|(?i:because|since|as)\b)|(?=因为|由于|即))(?P<rest>.*)",
         r"(?P<label>\d)\s*(?:$|[):]\s*|[.,](?:\s|$))(?P<rest>.*)",
@@ -44,7 +45,7 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
     text = normalise(answer)
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]
-    text = _TAIL.sub("", text.strip().rstrip("."))
+    text = _TAIL.sub("", text.strip().rstrip(".!"))
     if len(text) > 1 and (verbatim := _verbatim(text, choices)):
         return verbatim
     if lead := _LEAD.match(text):
@@ -118,3 +119,20 @@ def implied_choices(gold: str) -> dict[str, str]:
         return {match[1] or match[3] or match[4]: (match[2] or "").strip()}
     letters = re.fullmatch(r"[A-H](?:\s*,\s*[A-H])+|[A-H]{2,6}", text) and re.findall("[A-H]", text)
     return dict.fromkeys(letters, "") if letters and letters == sorted(set(letters)) else {}
+
+
+def names_a_choice(gold: str, choices: Mapping[str, str], same: Same) -> bool:
+    """Whether a gold answer names choices or equals one; true also where only computer algebra could tell."""
+    try:
+        return bool(chosen(gold, choices, same)) or any(same(text, gold) for text in choices.values())
+    except (NeedsAlgebra, Refused):
+        return True
+
+
+def without_labels(choices: Mapping[str, str]) -> dict[str, str]:
+    """Choices that are stored with their letters, `A. red`, without them."""
+    texts = {label: re.match(rf"\s*\(?{re.escape(label)}\s*[).:]\s*(?=\S)", text) for label, text in choices.items()}
+    return {
+        label: choices[label][match.end() :] if match and all(texts.values()) else choices[label]
+        for label, match in texts.items()
+    }

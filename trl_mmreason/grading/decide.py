@@ -10,9 +10,9 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
-from .choices import chosen, implied_choices
+from .choices import chosen, implied_choices, names_a_choice
 from .equivalence import Algebra, same_answer
 from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, normalise
 from .numeric import MAX_BITS, value_of
@@ -78,6 +78,8 @@ _NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA",
 _EMPTY_ARGUMENT = re.compile(
     r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
 )
+_LONGEST_ANSWER = 60
+_SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
 _DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
 
 
@@ -108,10 +110,16 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
         return str(error)
     except (Unreadable, NeedsAlgebra):
         pass  # words, lists, equations and whatever else has no single value
-    letter = re.fullmatch(r"\(?([A-Z])\)?\.?", text)
-    if choices and letter and letter[1] not in choices and text not in choices.values():
-        return f"the choices are {', '.join(choices)}"
+    if len(text) > _LONGEST_ANSWER and _SENTENCES.search(text) and any(map(str.isdigit, text)):
+        return "it is a text of several sentences that declare no answer"
+    if choices and all(choices.values()) and not _is_a_choice(text, tuple(choices.items())):
+        return f"it is none of the choices {', '.join(choices)}"
     return None
+
+
+@lru_cache(maxsize=4096)
+def _is_a_choice(gold: str, choices: tuple[tuple[str, str], ...]) -> bool:
+    return names_a_choice(gold, dict(choices), same_answer)
 
 
 def _braces_close(text: str) -> bool:

@@ -29,6 +29,27 @@ _DECLARATION = re.compile(
     r"|(?<!不)(?<!不[能应该会])[选選][择擇]?[\s:：]{0,4}(?=[(（【]?\s?[A-ZＡ-Ｚ]))",
     re.I | re.M,
 )
+# A letter that is chosen in a sentence: before "is correct", or after "I choose" and "which matches option".
+_CHOICES = r"\*{0,2}\(?[A-J]\)?\*{0,2}(?:\s{0,2}(?:,|and|or|&|/)\s{0,2}\(?[A-J]\)?){0,5}(?![\w'])"
+_NOUN = r"(?i:options?|choices?|answers?|letters?)\s{1,3}"
+_CHOSEN = re.compile(
+    rf"(?:\b{_NOUN}|(?:\A|^|[.!?;:,]\s{{1,3}}|\b(?i:so|thus|hence|therefore|that|and|then)\s{{1,3}}))(?P<subject>{_CHOICES})\s{{1,3}}"
+    r"(?i:is|are|must\s+be|has\s+to\s+be|should\s+be|would\s+be|seems|looks)\s{1,3}(?i:(?:the|my|our|clearly|indeed|therefore|thus|only)\s{1,3}){0,2}"
+    r"(?i:(?:final|correct|right|best|only|true)\s{1,3}){0,2}(?i:correct|right|best|true|answers?|choices?|options?|one)\b(?!\s*\?)"
+    rf"|\b(?i:I|we|one)(?i:\s{{1,3}}(?:would|will|shall|must|should|therefore|thus|have\s+to|am|are)|'d|'ll|'m|'re){{0,2}}\s{{1,3}}"
+    rf"(?i:choos(?:e|ing)|pick(?:ing)?|select(?:ing)?|go(?:ing)?\s+(?:with|for)|opt(?:ing)?\s+for|chose|picked|selected)\s{{1,3}}"
+    rf"(?:(?i:the)\s{{1,3}})?(?:{_NOUN})?(?={_CHOICES})"
+    rf"|\b(?i:my\s{{1,3}}(?:choice|pick|selection|option)\s{{1,3}}(?:is|would\s+be)|my\s{{1,3}}(?:choice|pick|selection|option):)\s{{0,3}}(?:{_NOUN})?(?={_CHOICES})"
+    rf"|\b(?i:matches|corresponds\s+to|agrees\s+with|(?:which|that|this|it)\s+is|it's|that's|must\s+be)\s{{1,3}}(?:(?i:with|the)\s{{1,3}})?{_NOUN}(?={_CHOICES})",
+    re.M,
+)
+_DENIED = re.compile(
+    r"(?:\bnot|n't|\bnever|\bwhether|\bif|\bunless)(?:\s+(?:think|believe|say|sure|clear|true|the\s+case|mean))?(?:\s+that)?\s*\Z",
+    re.I,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|however|instead|correction|mistake|but)\b|^\W*\(?[A-J][).:]\W", re.I | re.M
+)
 _WORD = re.compile(r"[^\W\d_]{2}")
 _LEADING = " \t\r\n:：=>"
 _TRAILING = " \t\r\n,;:，；、："
@@ -67,10 +88,15 @@ _MOST_LAYERS = 4
 def declared_answer(text: str) -> str | None:
     """The answer in the last declaration, up to the end of its sentence, without reasons; `None` without any."""
     end = len(text)
-    for mark in reversed(list(_DECLARATION.finditer(text))):
-        region, text_follows = text[mark.end() : end], end < len(text)
+    marks = [*_DECLARATION.finditer(text), *_CHOSEN.finditer(text)]
+    for mark in sorted(marks, key=lambda mark: mark.end(), reverse=True):
+        region, text_follows = text[mark.end() : max(end, mark.end())], end < len(text)
         end = mark.start()  # no declaration reaches into the next one, so the regions are disjoint
-        if mark["hashes"] and _is_heading(region, text_follows):
+        if mark.re is _CHOSEN and _DENIED.search(text, max(end - _LONGEST_BARE, 0), mark.start()):
+            continue
+        if mark.re is _CHOSEN and mark["subject"]:
+            return mark["subject"].replace("*", "")
+        if mark.re is _DECLARATION and mark["hashes"] and _is_heading(region, text_follows):
             continue
         answer = _first_statement(region)
         if answer:
@@ -87,6 +113,18 @@ def bare_answer(text: str) -> str | None:
     if answer.endswith((":", "：")) or not _is_bare(answer):
         return None
     return answer or None
+
+
+def opening_choice(text: str) -> str | None:
+    """The first line, if it is a letter with or without its text and what follows is a reason, no list of choices."""
+    line, _, reason = text.strip().partition("\n")
+    answer = without_dressing(line)
+    labelled = _LABEL.match(answer) or _LETTER.fullmatch(answer)
+    return (
+        answer
+        if labelled and answer[0] in "(ABCDEFGHIJ" and _is_bare(answer) and not _TAKEN_BACK.search(reason)
+        else None
+    )
 
 
 def without_dressing(text: str) -> str:

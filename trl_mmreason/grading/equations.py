@@ -6,11 +6,14 @@ import math
 import re
 from typing import NamedTuple
 
+from .expressions import read
 from .listings import Ratio, Same
 from .notation import NeedsAlgebra, Unreadable, is_name, is_prose, split_top
 from .numeric import value_of
+from .units import PLAIN, split_unit, without_units
 
-_PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/]")
+_PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/+*]|(?<!^)-")
+_OPERATION = re.compile(r"[+*^]|(?<!^)-")
 _EQUALS = re.compile(r"\s*=\s*")
 
 
@@ -61,7 +64,7 @@ def _defines(side: str) -> bool:
 
 
 def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
-    """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `3 + 4 = 7` is 7.
+    """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `A = lw = 3*4 = 12` is 12.
 
     Args:
         answer, gold: in canonical form.
@@ -79,13 +82,34 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
             return ratio(left.difference(), right.difference()) is not None
         if left.name and right.name:
             return False
-    values = []
-    for equation, text in ((left, answer), (right, gold)):
-        sides = equation.sides if equation else [text]
-        if not all(same(side, sides[-1]) for side in sides[:-1]):
+    if right and right.two_sided and not is_name(right.name) and _OPERATION.search(right.name or right.sides[0]):
+        return False  # `x + y = 2` is a line
+    for equation in (left, right):
+        if equation and not all(_holds(side, equation, same) for side in equation.sides[:-1]):
             return False
-        values.append(sides[-1])
-    return same(*values)
+    return same(left.sides[-1] if left else answer, right.sides[-1] if right else gold)
+
+
+def _holds(side: str, equation: Equation, same: Same) -> bool:
+    """Whether a side of a chain has the value of the last one; a formula does, unless it is all there is."""
+    last = equation.sides[-1]
+    number, unit = split_unit(last) or (last, PLAIN)
+    bare = without_units(side)
+    if _variables(bare) > (not equation.name and len(equation.sides) == 2):
+        return True
+    if bare == side or unit == PLAIN:
+        return same(bare, number)
+    return same(without_units(side, scaled=True), f"({number})*{unit.factor}") or same(side, last)
+
+
+def _variables(side: str) -> int:
+    """How many variables a formula has; words count as one."""
+    try:
+        return len(read(side).symbols)
+    except NeedsAlgebra:
+        return 0
+    except Unreadable:
+        return int(any(map(str.isalpha, side)))
 
 
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
@@ -113,7 +137,7 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     if len(left) == len(right):
         products = ((f"({a})*({right[0]})", f"({g})*({left[0]})") for a, g in zip(left, right, strict=True))
         return all(same(a, g) for a, g in products)
-    if any(clocks) or {len(left), len(right)} != {1, 2}:
+    if {len(left), len(right)} != {1, 2} or re.search(r":0", answer + gold):  # 7:05 is a time
         return False
     quotients = [f"({one[0]})/({one[1]})" if len(one) == 2 else one[0] for one in (left, right)]
     return same(*quotients)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from .notation import Refused, Unreadable
+from .notation import MARKS, Refused, Unreadable
 
 _TOKEN = re.compile(
     r"(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<command>\\[A-Za-z]+|\\\\)"
-    r"|(?P<word>[A-Za-zΑ-Ωα-ω]+)|(?P<mark>[-+*/^_!|()\[\]{}&,'=°])"
+    r"|(?P<word>[A-Za-zΑ-Ωα-ω]+)|(?P<mark>[-+*/^_!|()\[\]{}&,'=°\u0302-\u0308\u0335])"
 )
 _DEGREE = re.compile(r"\^\s*(?:\\circ|\\degree|°|\{\s*(?:\\circ|\\degree|°)\s*\})")
 _MAX_EXPONENT = 400
@@ -245,7 +245,7 @@ class _Rewriter:
         if self.peek() == "π":
             self.take()
             return "\\pi "
-        if self.peek(1) not in ("_", "'"):
+        if self.peek(1) not in MARKS | {"_", "'"}:
             if self.peek() == "e":
                 return self.take()
             if self.peek() == "i" and not self.counts_with_i:
@@ -258,6 +258,8 @@ class _Rewriter:
         name = self.take()
         if not name.isalpha():
             raise Unreadable(f"{name} is no variable")
+        while self.peek() in MARKS:
+            name += self.take()
         if self.skip("_"):
             index = [self.take()]
             if index == ["{"]:

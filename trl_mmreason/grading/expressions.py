@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .notation import MAX_DEPTH, NeedsAlgebra, Refused, Unreadable
+from .notation import MARKS, MAX_DEPTH, NeedsAlgebra, Refused, Unreadable
 
 Node = tuple[Any, ...]
 """("number", Fraction) | ("symbol", name) | ("sum" | "product", [nodes]) | (operation or function, node, …)."""
@@ -273,6 +273,8 @@ class _Parser:
         if not (token.isascii() or "α" <= token.lower() <= "ω"):
             raise Unreadable(f"{token!r} is a word")
         name = self.take()
+        while self.peek() in MARKS:
+            name += self.take()
         if self.peek() == "_":
             name += self.subscript()
         while self.peek() == "'":

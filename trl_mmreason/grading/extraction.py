@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .declarations import bare_answer, declared_answer, without_dressing, without_math_delimiters
+from .declarations import bare_answer, declared_answer, opening_choice, without_dressing, without_math_delimiters
 
 _THINK = re.compile(r"<(/?)think>", re.I | re.A)
 
@@ -23,6 +23,10 @@ _OPENER = re.compile(r"\\(?:boxed|fbox)\s*\{|<answer>|<\|answer_start\|>", re.I 
 _TAG_OF_END = {"</answer>": "<answer>", "<|answer_end|>": "<|answer_start|>"}
 
 _LONGEST_SEPARATOR = 60
+_INSTRUCTION = re.compile(r"\b(?:in|inside|within|into|using|uses?|with|an?|the|of)[\s`$\\(\"'*]*\Z", re.I)
+_PART = re.compile(r"(?<![A-Za-z\d)])\((?:[b-h]|ii|iii|iv|2|3|4)\)|\b[Pp]art\s+\(?[b-hB-H2-4]\b")
+_ALL_BOLD = re.compile(r"\A\*\*([^*]+)\*\*\Z")
+_BARE_BOX = re.compile(r"(\\(?:boxed|fbox))\s+(?=[^\s{}$])([^\s{}$]+?)(?=[.,;]?(?:[\s$]|\Z|\\[\])]))")
 _SEPARATORS = re.compile(
     r"(?:\s|[$,;&、，；和或及与]|and\b|or\b|\\text\{\s*(?:and|or|和|或)\s*\}|\\q?quad\b|\\[()\[\],;: ])*", re.I
 )
@@ -38,11 +42,12 @@ class _Span(NamedTuple):
     is_box: bool
 
 
-def extract_answer(text: str) -> str | None:
+def extract_answer(text: str, *, parts: bool = False) -> str | None:
     """Extract a completion's answer, or `None` if there is none.
 
     Args:
         text: the completion, thinking included. Any length: the time is linear in it.
+        parts: whether the boxes of parts (a), (b), … are one list.
 
     Returns:
         What the last box or answer tag holds (neighbouring boxes joined by ", "), else the last explicit declaration,
@@ -59,22 +64,28 @@ def extract_answer(text: str) -> str | None:
     spoken = without_thinking(text)
     if spoken is None:
         return None
-    spans, saw_blank = closed_spans(spoken)
-    if spans:
-        return _last_answer(spoken, spans)
-    if saw_blank:
-        return None
-    answer = declared_answer(spoken) or bare_answer(spoken)
+    spoken = _BARE_BOX.sub(r"\1{\2}", spoken)
+    boxes = find_spans(spoken)
+    if boxes.missing_until is not None:
+        return declared_answer(spoken[boxes.missing_until :])
+    if boxes.filled:
+        return _last_answer(spoken, boxes.filled, parts=parts)
+    answer = declared_answer(spoken) or (
+        None if boxes.some_are_empty else bare_answer(spoken) or opening_choice(spoken)
+    )
     # What is left of a box or tag here never closed: the answer was cut off.
     return None if answer is None or _OPENER.search(answer) else answer
 
 
 def read_gold(text: str) -> str:
-    """Extract the answer of a gold string: its last box, tag or `####` line, else the whole string."""
-    spans, saw_blank = closed_spans(text)
-    if spans:
-        return _last_answer(text, spans)
-    return "" if saw_blank else without_math_delimiters(text.rpartition("####")[2])
+    """Extract the answer of a gold string, which may be a solution: as of a completion, else the whole string."""
+    text = without_thinking(text) or ""
+    boxes = find_spans(text)
+    if boxes.filled:
+        return _last_answer(text, boxes.filled)
+    if boxes.missing_until is not None or boxes.some_are_empty:
+        return ""
+    return declared_answer(text) or without_math_delimiters(_ALL_BOLD.sub(r"\1", text.strip()))
 
 
 def without_thinking(text: str) -> str | None:
@@ -86,27 +97,41 @@ def without_thinking(text: str) -> str | None:
     return None if thinking else text[spoken_from:]
 
 
-def closed_spans(text: str) -> tuple[list[_Span], bool]:
-    """The filled boxes and tags, ordered by end, and whether there were blank ones.
+class Spans(NamedTuple):
+    """Boxes and tags of a text.
 
-    What is nested therefore stands before what holds it.
+    Attributes:
+        filled: those with content, ordered by end: what is nested stands before what holds it.
+        some_are_empty: others have none.
+        missing_until: the end of the last one, if that is cut off or empty and does not quote an instruction, as in
+            "put it in \\boxed{}"; else None.
     """
+
+    filled: list[_Span]
+    some_are_empty: bool = False
+    missing_until: int | None = None
+
+
+def find_spans(text: str) -> Spans:
+    """The boxes and tags of a text, in linear time."""
     spans: list[_Span] = []
-    saw_blank = False
+    missing, empty = (-1, -1), False  # start and end of the last one without content
     first = _OPENER.search(text)
     if first is None:
-        return spans, saw_blank
+        return Spans(spans)
     boxes: list[tuple[int, int, int]] = []  # of every open box: its start, where what it holds starts, the depth there
     depth = 0  # of plain braces
     tag: re.Match[str] | None = None
     scanned_to = filled_to = first.start()  # a box is blank if the last real content ends before it starts
 
     def close(start: int, inner_start: int, end: re.Match[str], is_box: bool) -> None:
-        nonlocal saw_blank
+        nonlocal missing, empty
         if filled_to > inner_start:
             spans.append(_Span(start, inner_start, end.start(), end.end(), is_box))
-        else:
-            saw_blank = True
+            return
+        empty = True
+        if not _INSTRUCTION.search(text[max(start - _LONGEST_SEPARATOR, 0) : start]):
+            missing = start, end.end()
 
     for token in _TOKEN.finditer(text, first.start()):
         if text[scanned_to : token.start()].strip():
@@ -132,16 +157,21 @@ def closed_spans(text: str) -> tuple[list[_Span], bool]:
             elif tag is not None and tag[0].lower() == _TAG_OF_END[token[0].lower()]:
                 close(tag.start(), tag.end(), token, is_box=False)
                 tag = None
-    return spans, saw_blank
+    opened = [start for start, *_ in boxes] + ([tag.start()] if tag else [])
+    start, end = max(missing, (max(opened, default=-1), len(text)))
+    return Spans(spans, empty, end if start > (spans[-1].start if spans else -1) else None)
 
 
-def _last_answer(text: str, spans: list[_Span]) -> str:
-    """The last span's content; of adjacent boxes with only separators between them, all distinct contents."""
+def _last_answer(text: str, spans: list[_Span], *, parts: bool = False) -> str:
+    """The last span's content; of adjacent boxes with only separators between them, all distinct contents.
+
+    With `parts` also boxes of parts (a), (b), … are neighbours.
+    """
     index = _innermost(spans, len(spans) - 1)
     right = spans[index]
     answers = [_content(text, right)]
     index -= 1
-    while index >= 0 and _are_neighbours(text, spans[index], right):
+    while index >= 0 and _are_neighbours(text, spans[index], right, parts):
         right = spans[index]
         answers.append(_content(text, spans[_innermost(spans, index)]))
         while index >= 0 and spans[index].start >= right.start:  # step over what this box holds
@@ -162,7 +192,9 @@ def _content(text: str, span: _Span) -> str:
     return without_dressing(text[span.inner_start : span.inner_end])
 
 
-def _are_neighbours(text: str, left: _Span, right: _Span) -> bool:
+def _are_neighbours(text: str, left: _Span, right: _Span, parts: bool) -> bool:
+    if parts and left.is_box and right.is_box and _PART.search(text, left.end, right.start):
+        return True
     gap = right.start - left.end
     short = 0 <= gap <= _LONGEST_SEPARATOR
     return left.is_box and right.is_box and short and bool(_SEPARATORS.fullmatch(text, left.end, right.start))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+from .choices import without_labels
 from .decide import decide, gold_problem
 from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
@@ -147,11 +148,12 @@ class Grader:
         gold = plain() if plain else gold
         # rows of a dataset with different choices have all letters, with None for those that are not theirs
         known = {str(label).upper(): str(text) for label, text in (choices or {}).items() if text is not None}
+        known = without_labels(known)
         golds, problem = _usable(gold, known)
         if not golds:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
-        extracted = extract_answer(completion)
+        extracted = extract_answer(completion, parts=any("," in one or ";" in one for one in golds))
         if extracted is None:
             return Verdict(False, None, "no answer found")
         if len(extracted) > MAX_CHARACTERS:

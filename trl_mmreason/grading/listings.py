@@ -33,7 +33,9 @@ MEMBER = re.compile(r"([^\W\d_](?:_\w+|_\{\w+\})?)\s*∈\s*(?=[^∈]*$)")
 _POINT = re.compile(r"([A-Z]'?)\s*(?=\()")
 _SET = "\\{\\}"
 _LOOSE = re.compile(r"\s*[,;]\s*")
-_WORDED = re.compile(r"\s*[,;]\s*(?:and\s|or\s|和|或|及|与)?|\s+(?:and|or)\s+|\s*(?:和|或|以及|及|与)\s*")
+_WORDED = re.compile(
+    r"\s*[,;]\s*(?:and\s|or\s|和|或|及|与)?|\s+(?:and|or)\s+|(?<=[)\]}])\s*(?:and|or)\s*(?=[(\[{\\])|\s*(?:和|或|以及|及|与)\s*"
+)
 _GROUPED = re.compile(rf"(?<![\d.,]){THOUSANDS}(?!,\d)")
 _MARK = "\ue000"  # stands for the comma inside 1,000
 

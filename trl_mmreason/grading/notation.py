@@ -72,6 +72,7 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("⩾≧", ">="),
         "∠": " angle ",
         "△": " triangle ",
+        **dict.fromkeys("ħℏ", "h\u0335"),
         "≌": "≅",
         "〃": "∥",
         **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)},
@@ -133,6 +134,9 @@ _COMMANDS = {
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],
     "colon": ":",
+    "hbar": " h\u0335 ",
+    "ell": " l ",
+    "setminus": "\\setminus",
     "backslash": "\\",
     "angle": " angle ",
     "parallel": "∥",
@@ -152,6 +156,26 @@ _WRAPPERS = frozenset(
 _MARKED_LETTERS = re.compile(
     r"\\(?:overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{\s*([A-Za-z]\s*[A-Za-z][A-Za-z\s']*)\}"
 )
+# Marks over one letter make another variable of it; an arrow, as bold type, only says that it is a vector.
+_ACCENTS = {
+    **dict.fromkeys(["vec", "overrightarrow"], ""),
+    **dict.fromkeys(["bar", "overline"], "\u0304"),
+    **dict.fromkeys(["hat", "widehat"], "\u0302"),
+    **dict.fromkeys(["tilde", "widetilde"], "\u0303"),
+    "dot": "\u0307",
+    "ddot": "\u0308",
+}
+MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335"))
+_ACCENT = re.compile(
+    rf"\\(?P<accent>{'|'.join(_ACCENTS)})(?![A-Za-z])\s*(?P<brace>\{{)?\s*(?P<letter>[A-Za-z]|\\[a-z]+)\s*(?(brace)\}})"
+)
+_NAMED_INDEX = re.compile(r"_\s*(?:\{\s*)?\\(max|min|sup|inf|lim)(?![A-Za-z])\s*\}?")
+# Brackets around an array make a matrix of it.
+_ARRAY = re.compile(
+    r"(?:\\left\s*)?[\[(]\s*\\begin\{(array|matrix|smallmatrix)\}(?:\{[lcr| ]*\})?(.*?)\\end\{\1\}"
+    r"\s*(?:\\right\s*)?[\])]",
+    re.DOTALL,
+)
 # What changes how an answer looks, not what it says.
 _LAYOUT = re.compile(
     r"\\(?:textcolor|color|phantom|hphantom|vphantom|label|tag)\s*\{[^{}]*\}"
@@ -160,6 +184,23 @@ _LAYOUT = re.compile(
 # Equations under one another are a list.
 _CASES = re.compile(r"\\begin\{(cases|aligned|align|gathered|split)\*?\}(.*?)\\end\{\1\*?\}", re.DOTALL)
 _BRACED_ARRAY = re.compile(r"\\left\s*\\\{\s*\\begin\{(array)\}\{[lcr| ]*\}(.*?)\\end\{\1\}\s*\\right\s*\.", re.DOTALL)
+# The letter x as a sign: `3 x 10^8`, `1.6x10^{-19}`, `2 x 3`
+_TIMES = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*\^)|(?<=\d)\s+[xX]\s+(?=[¤\d])|(?<=\})\s+[xX]\s+(?=\d)")
+# `v^2_0` is `v_0^2`
+_POWER_FIRST = re.compile(r"\^\s*(\w|\{[^{}]*\})\s*_\s*(\w|\{[^{}]*\})")
+_SPACE = r"(?:\\[,;:! ]|[\s~])*"
+_TEXT = r"\\(?:text|textrm|textnormal|mathrm|mathsf|mbox|rm|operatorname)\s*"
+# Units behind a number: `5\,\mathrm{m}\cdot\mathrm{s}^{-2}`, `3\text{ km/h}`
+_MARKED_UNITS = re.compile(
+    rf"(?:(?<=[\d)}}π])|(?<=\\pi))(?:{_SPACE}(?:\\cdot\b|\\times\b|[*/·])?{_SPACE}{_TEXT}"
+    r"\{(?:[^{}]|\{[^{}]*\})*\}(?:\s*\^\s*(?:\{\s*-?\d\s*\}|\d))?)+(?![A-Za-z])"
+)
+_NOT_BEFORE_UNITS = re.compile(rf"(?:_\s*(?:\d|\{{[^{{}}]*\}})|{_TEXT}\{{[^{{}}]*\}}|\\circ\s*\}}|\\degree\s*\}})$")
+_UNIT_NAMES = dict(
+    pair.split(":")
+    for pair in "m:meter g:gram s:second h:hour d:day t:ton l:liter L:liter A:ampere K:kelvin N:newton J:joule W:watt "
+    "V:volt C:coulomb F:farad T:tesla".split()
+)
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
 
@@ -179,17 +220,25 @@ def normalise(text: str) -> str:
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
+    text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
         text = stacked.sub(lambda match: match[2].replace("\\\\", ", ").replace("&", ""), text)
-    text = _unwrap(text)
-    text = _COMMAND.sub(_canonical, _MARKED_LETTERS.sub(r" \1 ", text))
+    text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
+    text = _ACCENT.sub(
+        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(r" \1 ", text)
+    )
+    text = _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
     check_depth(text)
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
     text = re.sub(r"\^ ?(?:\{ ?° ?\}|°)", "°", text)
-    text = re.sub(r"==+", "=", text)
+    text = _TIMES.sub("*", re.sub(r"==+", "=", text))
+    text = _POWER_FIRST.sub(r"_\2^\1", text)
     text = re.sub(r"_\{(\w)\}", r"_\1", text)
     text = re.sub(r"\\\{\s*\\\}", "∅", text)
+    text = re.sub(
+        r"\b(?:(negative|minus)|positive|plus)?\s*infinity\b", lambda m: "-∞" if m[1] else "∞", text, flags=re.I
+    )
     return " ".join(text.split())
 
 
@@ -207,6 +256,14 @@ def check_depth(text: str) -> None:
 
 def _superscript(match: re.Match[str]) -> str:
     return "^{" + "".join(_SUPERSCRIPTS[c] for c in match.group()) + "}"
+
+
+def _named_units(match: re.Match[str]) -> str:
+    """Write single letters that are marked as units as their names, so that they are no variables."""
+    symbols = re.findall(r"[A-Za-z]+", re.sub(r"\\[A-Za-z]+", " ", match[0]))
+    if max(map(len, symbols), default=9) > 4 or _NOT_BEFORE_UNITS.search(match.string, 0, match.start()):
+        return match[0]  # words, or what follows them
+    return re.sub(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", lambda one: _UNIT_NAMES.get(one[0], one[0]), match[0])
 
 
 def _canonical(match: re.Match[str]) -> str:
@@ -317,10 +374,14 @@ def is_prose(text: str) -> bool:
     return (
         re.search(r"[^\W\d_]{2}|[\u4e00-\u9fff]", _undotted(text)) is not None
         and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~∥⊥≅∩→⇒]|\d-|- \d", text) is None
+        and MARKS.isdisjoint(text)
     )
 
 
-_NAME = re.compile(r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s])+(?:_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([A-Za-z0-9, ]{1,20}\))?)")
+_NAME = re.compile(
+    r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335])+(?:_\s*(?:\w|\{[^{}]*\}))?'*"
+    r"(?:\s*\([A-Za-z0-9, ]{1,20}\))?)"
+)
 
 
 def is_name(text: str) -> bool:

@@ -33,6 +33,11 @@ _UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
 _BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*")
 _SIDE_BY_SIDE = re.compile(r"\s*,\s*(?!and\b)")
 _REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
+# All reals but some points: `R \\setminus \\{1, 2\\}`, `all real numbers except 1 and 2`
+_WITHOUT = re.compile(
+    r"(?:[A-Za-z]\s*∈\s*)?(?:R|(?:all |the )?real numbers|(?:all |the )?reals)\s*"
+    r"(?:\\setminus|\\(?=\\\{)|-(?=\s*\\\{)|except(?: for)?|other than|but|without)\s*(?:[a-z]\s*=)?\s*(?P<points>.+)"
+)
 _LINE = Interval("(", "-∞", "∞", ")")
 
 
@@ -66,7 +71,11 @@ def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | 
 
 
 def _speaks_of_order(text: str) -> bool:
-    return "∪" in text or _RELATION.search(text) is not None or _REALS.fullmatch(text) is not None
+    return (
+        "∪" in text
+        or _RELATION.search(text) is not None
+        or (_WITHOUT.fullmatch(text) or _REALS.fullmatch(text)) is not None
+    )
 
 
 def _region(text: str) -> Region | None:
@@ -76,8 +85,11 @@ def _region(text: str) -> Region | None:
     if match := MEMBER.match(text):
         inner = _region(text[match.end() :])
         return inner and Region(squeezed(match[1]), inner.intervals)
-    if _REALS.fullmatch(text):
-        return Region("", [_LINE])
+    if match := _WITHOUT.fullmatch(text):
+        held = bracketed(match["points"])
+        points = entries(held[1] if held else match["points"], bare=held is None)
+        gaps = [[Interval("(", "-∞", point, ")"), Interval("(", point, "∞", ")")] for point in points]
+        return Region("", reduce(_intersection, gaps))
     pieces = split_top(text, _UNION)
     if len(pieces) > MAX_ENTRIES:
         raise Refused(f"a union of {len(pieces)} pieces, more than {MAX_ENTRIES} are not compared")
@@ -99,7 +111,7 @@ def _conditions(text: str) -> Region | None:
     pieces = split_top(text, _BOTH)
     if len(pieces) > MAX_ENTRIES:
         raise Refused(f"{len(pieces)} conditions, more than {MAX_ENTRIES} are not compared")
-    parts = [_bracket_interval(one) or _relation_interval(one) for one in pieces]
+    parts = [_reals(one) or _bracket_interval(one) or _relation_interval(one) for one in pieces]
     known = [part for part in parts if part]
     if len(known) < len(parts):
         return None
@@ -147,6 +159,10 @@ def _joined(intervals: list[Interval]) -> list[Interval]:
     except (Unreadable, NeedsAlgebra):
         return intervals
     return joined
+
+
+def _reals(text: str) -> Region | None:
+    return Region("", [_LINE]) if _REALS.fullmatch(text) else None
 
 
 def _bracket_interval(text: str) -> Region | None:

@@ -154,8 +154,10 @@ _FACTOR = re.compile(
 @lru_cache(maxsize=4096)
 def parse_unit(text: str) -> MeasurementUnit | None:
     """Parse `cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; `None` if it is not one."""
-    text = text.strip().rstrip(".").replace("ms^{-", "m s^{-").replace("μ ", "μ")  # metres a second, not milliseconds
-    if text in ("%", "percent", "per cent", "percentage", "百分之"):
+    text = (
+        CURRENCIES.get(text, text).strip().rstrip(".").replace("ms^{-", "m s^{-").replace("μ ", "μ")
+    )  # metres a second, not milliseconds
+    if text in ("%", "percent", "per cent", "pct", "percentage", "百分之"):
         return PERCENT
     if text in _TEMPERATURES:
         return _TEMPERATURES[text]
@@ -214,25 +216,54 @@ def split_unit(text: str) -> tuple[str, MeasurementUnit] | None:
         return text[: match.start()], PLAIN
     if (compound := compound_quantity(text)) is not None:
         return compound
-    starts = [match.start() for match in _PIECE.finditer(text)][-12:]
+    starts = [match.start() for match in _PIECE.finditer(text)][-24:]
     for start in starts:
         number, suffix = text[:start].strip(), text[start:].strip()
-        if not _is_amount(number):
-            continue
-        if (unit := parse_unit(suffix)) is not None and not (suffix == "°" and _in_function(number)):
+        if (unit := parse_unit(suffix)) is not None and _goes_with(suffix, number):
             return number, unit
     return _counted(text)
 
 
-def _is_amount(text: str) -> bool:
-    return (
-        bool(text) and text[-1] not in "*/^+-=(_<>\\" and any(c.isdigit() or c == "π" for c in text) and "=" not in text
-    )
+_EXPONENT = r"\s*\^\s*(?:-?\d+|\{\s*[-+]?\d+\s*\})"
+# Behind these a single letter is a unit: 5, 1,200, 3/4, 5 3/4, 3*10^{8}, 5e-3
+_PLAIN_NUMBER = re.compile(
+    rf"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?(?:\s*\*\s*10{_EXPONENT}|(?:\s+\d+)?\s*/\s*\d+)?|10{_EXPONENT})"
+)
+# Side by side they are a product of variables, unless there is a negative power: `m s^{-1}`
+_LETTERS = re.compile(rf"/?\s*[A-Za-z](?:{_EXPONENT})?(?P<more>(?:[\s*]+[A-Za-z](?:{_EXPONENT})?)*)")
+_COMMAND = re.compile(r"\\[A-Za-z]+|e(?![A-Za-z])|E(?=[-+]?\d)|π")
 
 
-def _in_function(text: str) -> bool:
-    """Whether a degree sign belongs to a function's argument, as in `sin 30°`."""
-    return re.search(r"sin|cos|tan|cot|sec|csc", text) is not None
+def _goes_with(unit: str, number: str) -> bool:
+    """Whether a unit is meant, no variable: it stands behind a number, a single letter only behind a plain one.
+
+    In a formula h is a height and g an acceleration. Single letters marked as text have become names (`notation.py`).
+    """
+    if not number or number[-1] in "*/^+-=(_<>\\" or "=" in number:
+        return False
+    if unit == "°":
+        return not re.search(r"sin|cos|tan|cot|sec|csc|°", number)
+    if letters := _LETTERS.fullmatch(unit):
+        product = bool(letters["more"]) and "-" not in letters["more"]
+        return unit[0] != "/" and not product and _PLAIN_NUMBER.fullmatch(number) is not None
+    return unit[0] == "%" or not any(character.isalpha() for character in _COMMAND.sub("", number))
+
+
+_BEHIND_A_NUMBER = re.compile(
+    rf"[¤€£¥]|(?<=[\d)}}π])\s*(?:°|(?:(?:square|cubic|sq)\s)?[^\W\d_π]+(?:{_EXPONENT})?(?:\s*/\s*[^\W\d_π]+(?:{_EXPONENT})?)?)"
+)
+
+
+def without_units(text: str, *, scaled: bool = False) -> str:
+    """Remove the units of all numbers in a calculation, `3 cm + 4 cm`; `scaled` brings each number to base units."""
+
+    def replacement(match: re.Match[str]) -> str:
+        unit = parse_unit(match[0])
+        if match[0] in CURRENCIES or unit is None:
+            return "" if unit else match[0]
+        return f"*({unit.factor})" if scaled else ""
+
+    return _BEHIND_A_NUMBER.sub(replacement, text)
 
 
 def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
@@ -271,7 +302,7 @@ def _singular(noun: str) -> str:
     return noun[:-1] if noun.endswith("s") and not noun.endswith("ss") else noun
 
 
-_PERCENT_WORDS = re.compile(r"%|％|percent|per cent|百分", re.IGNORECASE)
+_PERCENT_WORDS = re.compile(r"%|％|percent|per cent|\bpct\b|百分", re.IGNORECASE)
 _NAMED = r"(?:square |cubic |sq )?[A-Za-zμ°]+(?:/[a-z]+|\^\{?[23]\}?| per [a-z]+)?"
 _ASKED = re.compile(
     rf"\b(?i:in|how many|units?:)\s+(?:the\s+)?({_NAMED})"
@@ -279,7 +310,7 @@ _ASKED = re.compile(
     rf"|(?:单位[:：是为]?\s*|多少|几)((?:平方|立方)?[\u4e00-\u9fff]{{1,2}}|{_NAMED})"
 )
 # The other single letters are variables and articles more often than units.
-_LETTERS = frozenset("mgshNJW")
+_ASKED_LETTERS = frozenset("mgshNJW")
 _QUESTION_CHARACTERS = 2000
 
 
@@ -297,7 +328,7 @@ def asked_unit(question: str | None) -> MeasurementUnit | None:
         name = next(group for group in match.groups() if group)
         # Chinese sentences run on after the unit
         names = [name] if name.isascii() else [name[:size] for size in range(len(name), 0, -1)]
-        usual = (one for one in names if len(one) > 1 or one in _LETTERS or not one.isascii())
+        usual = (one for one in names if len(one) > 1 or one in _ASKED_LETTERS or not one.isascii())
         units = [unit for one in usual if (unit := parse_unit(one))]
         if units and units[0] != PERCENT:
             candidates.add(units[0])

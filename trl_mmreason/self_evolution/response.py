@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from ..grading import extract_answer
-from ..grading.extraction import closed_spans, without_thinking
+from ..grading.extraction import find_spans, without_thinking
 
 _FORMAT = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>\s*\\boxed\s*\{(?P<inside>.*)\}\s*", re.DOTALL)
 _BRACE = re.compile(r"\\.|([{}])", re.DOTALL)
@@ -30,8 +30,8 @@ def read_response(text: str) -> Response:
     """Parse a response, including the beginning that the chat template wrote."""
     answer = extract_answer(text)
     match = _FORMAT.fullmatch(text)
-    spans, saw_blank = closed_spans(without_thinking(text) or "")
-    is_single = len(spans) == 1 and spans[0].is_box and not saw_blank
+    spans = find_spans(without_thinking(text) or "")
+    is_single = len(spans.filled) == 1 and spans.filled[0].is_box and not spans.some_are_empty
     return Response(answer, is_single and match is not None and _is_balanced(match["inside"]), is_single)
 
 
