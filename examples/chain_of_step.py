@@ -82,6 +82,7 @@ class ChainOfStep(Pipeline):
         config = self.config("dpo", **bounds)
         rows = self.train_rows.select(range(len(self.train_rows))[: self.args.dpo_questions])
         settings = {"process_reward_model": self.args.process_reward_model(), "eval_dataset": self.eval_rows}
+        settings["grader"] = self.grader
         if self.args.vllm and not self.model_args.use_peft:  # adapters are sampled in training's own copy
             settings["sampler"] = self.sampler
         trainer = self.trainer(mm.IterativeDPOTrainer, self.start, config, rows, **settings)
@@ -92,7 +93,8 @@ class ChainOfStep(Pipeline):
     def grpo(self) -> None:
         config = self.config("grpo", max_completion_length=self.args.max_completion_length)
         scorer, rows = self.args.process_reward_model(), self.train_rows
-        self.learn(self.trainer(mm.ChainOfStepGRPOTrainer, self.start, config, rows, process_reward_model=scorer))
+        settings = {"process_reward_model": scorer, "grader": self.grader}
+        self.learn(self.trainer(mm.ChainOfStepGRPOTrainer, self.start, config, rows, **settings))
 
     def search(self) -> None:
         settings = {"n": 64, "step_weight": 0.2, "max_steps": MAX_STEPS, **self.args.search}

@@ -13,14 +13,15 @@ from trl_mmreason import GroupGRPOTrainer, RolloutConfig
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.generation.protocols import TwoTurn
-from trl_mmreason.grading import accuracy_reward
+from trl_mmreason.grading import get_accuracy_reward
 from trl_mmreason.scripts.comparison import train_and_compare
 from trl_mmreason.scripts.single_stage import DataArguments, prepare, run
 
 
 def main(data_args: DataArguments, training_args: RolloutConfig, model_args: ModelConfig) -> None:
     settings, evaluation_rows = prepare(data_args, training_args, model_args, two_answers(EVALUATION_PROMPT))
-    trainer = GroupGRPOTrainer(reward_funcs=accuracy_reward, **settings)  # TRL's GRPO, resuming from saved weights
+    reward = get_accuracy_reward(settings.pop("grader"))
+    trainer = GroupGRPOTrainer(reward_funcs=reward, **settings)  # TRL's GRPO, resuming from saved weights
     train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
 
 

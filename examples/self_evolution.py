@@ -36,7 +36,7 @@ class SelfEvolution(Pipeline):
         return self.first_policy(self.settings, judged_answers(partial(judge_message, self.settings.judge_prompt)))
 
     def evolve(self) -> None:
-        judge: dict[str, Any] = {}
+        judge: dict[str, Any] = {"grader": self.args.rules}
         if self.args.judge_server and self.settings.judge:
             judge["judge"] = ServerEngine(self.args.judge_model, base_url=self.args.judge_server)
         self.learn(self.trainer(SelfEvolutionTrainer, self.start, self.settings, self.train_rows, **judge))

@@ -84,7 +84,7 @@ class Sophia(Pipeline):
     def reinforce(self, policy: str, name: str) -> None:
         """GRPO on the questions that the initial policy finds neither too easy nor too hard (appendix B.2)."""
         bound, rows = self.args.max_completion_length, self.train_rows
-        settings = {"system_prompt": self.args.thinking_prompt, "grader": self.args.grader(self.engine)}
+        settings = {"system_prompt": self.args.thinking_prompt, "grader": self.grader}
         if self.args.difficulty.get("n") != 0:
             sampling = {"seed": self.seed, "batch_size": self.args.sampling_batch_size}
             sampling["sampling_params"] = SamplingParams(bound)

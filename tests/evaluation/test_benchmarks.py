@@ -9,7 +9,7 @@ from benchmark_rows.layout import COLOURS, Coloured, saved
 
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, INSTRUCTION, BenchmarkError, load_benchmark
 from trl_mmreason.grading import Grader
-from trl_mmreason.grading.tolerance import grade_answers
+from trl_mmreason.grading.reward import grade_answers
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problems
 
 pytestmark = pytest.mark.usefixtures("own_cache")

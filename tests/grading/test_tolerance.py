@@ -5,7 +5,8 @@ import time
 import pytest
 
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict
-from trl_mmreason.grading.tolerance import Tolerance, grade_answers, within
+from trl_mmreason.grading.reward import grade_answers
+from trl_mmreason.grading.tolerance import Tolerance, within
 
 FIVE_PERCENT = Tolerance(relative=0.05)
 
@@ -126,9 +127,7 @@ def test_a_wrong_number_gets_a_second_look_and_nothing_else_changes():
         "tolerance",
         "rules",
     ]
-    assert verdicts[0] == Verdict(
-        True, "104", "within the benchmark's tolerance of the gold answer '100'", decided_by="tolerance"
-    )
+    assert verdicts[0] == Verdict(True, "104", "within the tolerance of the gold answer '100'", decided_by="tolerance")
 
 
 def test_rows_without_the_column_are_graded_as_ever():
@@ -194,3 +193,22 @@ def test_a_judge_is_asked_first():
     verdicts = grade_answers(grader, [row("100", {"relative": 0.05})] * 2, texts)
     assert [(verdict.correct, verdict.decided_by) for verdict in verdicts] == [(True, "tolerance"), (False, "judge")]
     assert asked
+
+
+def test_a_grader_with_a_share_takes_numbers_that_are_near():
+    grader = Grader(tolerance=0.05)
+    near = [("104", "100"), ("2.9", "3.0"), ("$95", "$100"), ("x = 104", "100")]
+    far = [("106", "100"), ("blue", "red"), ("104 kg", "100 m"), ("18-24", "18-25")]
+    items = [{"completion": boxed(answer), "gold": gold} for answer, gold in near + far]
+    verdicts = grader.grade_batch(items)
+    assert [verdict.correct for verdict in verdicts] == [True] * len(near) + [False] * len(far)
+    assert verdicts[0].decided_by == "tolerance"
+    choices = {"A": "100", "B": "104"}
+    assert not grader.grade(boxed("104"), "A", choices=choices).correct
+    assert not grader.grade(boxed("104"), "100", choices=choices).correct
+
+
+@pytest.mark.parametrize("tolerance", ["loose", 0, 1, 1.5, -0.1, None])
+def test_a_tolerance_is_a_name_or_a_share(tolerance):
+    with pytest.raises(ValueError, match="strict.*lenient.*share"):
+        Grader(tolerance=tolerance)

@@ -17,6 +17,8 @@ from trl import ModelConfig, TrlParser
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.generation.protocols import TwoTurn
+from trl_mmreason.generation.server_engine import ServerEngine
+from trl_mmreason.grading import Grader
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts.comparison import train_and_compare
 from trl_mmreason.scripts.refusals import WrongArgument, exit_on_refusal
@@ -312,3 +314,21 @@ def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, m
 def test_another_number_of_answers_is_refused_before_training():
     with pytest.raises(ValueError, match="the protocol has 3 turns, expected 2"):
         train_and_compare(None, None, None, TwoTurn("Check.", turns=3))
+
+
+def test_a_recipe_names_tolerance_and_judge():
+    model = ServerEngine("judge", "http://127.0.0.1:1/v1")
+    assert DataArguments("x", tolerance="0.05").rules == Grader(tolerance=0.05)
+    assert DataArguments("x", tolerance="lenient").grader(None) == Grader(tolerance="lenient")
+    asked = []
+    judged = DataArguments("x", judge_model="judge", tolerance="0.1").grader(lambda name: asked.append(name) or model)
+    assert (judged.grader, asked) == (Grader(tolerance=0.1), ["judge"])
+    served = DataArguments("x", judge_model="judge", judge_server="http://127.0.0.1:1/v1").grader(None)
+    assert "'kind': 'server', 'model': 'judge', 'openai_only': True" in repr(served)
+
+
+def test_what_cannot_grade_is_refused():
+    with pytest.raises(ValueError, match="tolerance='5%', expected strict, lenient or a share between 0 and 1"):
+        DataArguments("x", tolerance="5%")
+    with pytest.raises(ValueError, match="came without judge_model"):
+        DataArguments("x", judge_server="http://127.0.0.1:1/v1")

@@ -14,6 +14,7 @@ from .decide import decide, gold_problem
 from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
 from .numeric import MAX_BITS
+from .tolerance import Tolerance, second_look
 from .verdict import Verdict
 from .workers import Outcome, Workers
 
@@ -54,20 +55,24 @@ class Grader:
 
     Args:
         tolerance: "strict": numbers may differ by 1e-6 of the gold; "lenient": by 1e-2 where the gold is a decimal, a
-            fraction or irrational. Whole numbers must agree exactly.
+            fraction or irrational; whole numbers must agree exactly. A number, such as 0.05 for charts: all numbers,
+            whole ones too, may differ by that share of the gold, but for choices.
         workers: number of worker processes.
         deadline_seconds: what takes longer is wrong.
         memory_bytes: address space of a worker; what needs more is wrong.
     """
 
-    tolerance: Literal["strict", "lenient"] = "strict"
+    tolerance: Literal["strict", "lenient"] | float = "strict"
     workers: int = 2
     deadline_seconds: float = 3.0
     memory_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        if self.tolerance not in ("strict", "lenient"):
-            raise ValueError(f'Grader: tolerance is {self.tolerance!r}, expected "strict" or "lenient".')
+        share = self.tolerance if isinstance(self.tolerance, float) else 0.0
+        if self.tolerance not in ("strict", "lenient") and not 0 < share < 1:
+            raise ValueError(
+                f'Grader: tolerance is {self.tolerance!r}, expected "strict", "lenient" or a share such as 0.05.'
+            )
         if self.workers < 1 or self.deadline_seconds <= 0:
             raise ValueError(
                 f"Grader: workers is {self.workers} and deadline_seconds {self.deadline_seconds}, expected at least "
@@ -126,7 +131,15 @@ class Grader:
         return type(self).grade is not Grader.grade
 
     def _grade_all(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        return self._settle([self._open(**item) for item in items])
+        items = list(items)
+        verdicts = self._settle([self._open(**item) for item in items])
+        if isinstance(self.tolerance, str):
+            return verdicts
+        allowed = Tolerance(relative=self.tolerance)
+        return [
+            verdict if item.get("choices") else second_look(verdict, item["gold"], item["completion"], allowed)
+            for verdict, item in zip(verdicts, items, strict=True)
+        ]
 
     def equivalent(self, first: str, second: str) -> bool:
         """Whether two answers are equivalent; symmetric, as neither is the gold answer."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..messages import question_text
 from .async_rewards import Ahead
 from .grader import Grader
+from .tolerance import Tolerance, second_look
 from .verdict import Verdict
 
 _KILLED = ("memory", "crash", "error")
@@ -117,3 +118,30 @@ def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float],
     }
     for name, values in flags.items():
         log_metric(f"grading/{name}", sum(values) / max(len(values), 1))
+
+
+class BatchGrader(Protocol):
+    """Interface: anything with `grade_batch`, such as `Grader` or `JudgeGrader`."""
+
+    def grade_batch(self, items: Sequence[Mapping[str, Any]]) -> list[Verdict]: ...
+
+
+def grade_answers(grader: BatchGrader, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Verdict]:
+    """Grade one response a row.
+
+    Args:
+        grader: asked first; what it finds right stays right.
+        rows: with prompt and answer, and optionally choices, id and `tolerance`: the fields of a `Tolerance` that are
+            set, or None, as `load_benchmark` makes them.
+        texts: what the model wrote, in the order of the rows.
+
+    Returns:
+        The grader's verdicts, but for what a row's tolerance changes: those say `decided_by` "tolerance" where numbers
+        are near enough, "text" where strings were compared. A gold answer that the grader cannot use has no verdict,
+        unless its row says `as_text`.
+    """
+    verdicts = grader.grade_batch(items_of(rows, texts))
+    return [
+        second_look(verdict, row["answer"], text, Tolerance(**row["tolerance"])) if row.get("tolerance") else verdict
+        for verdict, row, text in zip(verdicts, rows, texts, strict=True)
+    ]

@@ -8,15 +8,14 @@ also compares as strings what is no number, labels such as "65+" and "N/A" inclu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from .expressions import read
 from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, normalise, split_top
 from .numeric import value_of
-from .reward import items_of
 from .units import PERCENT, PLAIN, MeasurementUnit, split_unit
 from .verdict import Verdict
 
@@ -40,30 +39,6 @@ class Tolerance(NamedTuple):
     relative: float = 0.0
     absolute: float | Sequence[float] = 0.0
     as_text: bool = False
-
-
-class BatchGrader(Protocol):
-    """Interface: anything with `grade_batch`, such as `Grader` or `JudgeGrader`."""
-
-    def grade_batch(self, items: Sequence[Mapping[str, Any]]) -> list[Verdict]: ...
-
-
-def grade_answers(grader: BatchGrader, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Verdict]:
-    """Grade one response a row.
-
-    Args:
-        grader: asked first; what it finds right stays right.
-        rows: with prompt and answer, and optionally choices, id and `tolerance`: the fields of a `Tolerance` that are
-            set, or None, as `load_benchmark` makes them.
-        texts: what the model wrote, in the order of the rows.
-
-    Returns:
-        The grader's verdicts, but for what a row's tolerance changes: those say `decided_by` "tolerance" where numbers
-        are near enough, "text" where strings were compared. A gold answer that the grader cannot use has no verdict,
-        unless its row says `as_text`.
-    """
-    verdicts = grader.grade_batch(items_of(rows, texts))
-    return [_second_look(verdict, row, text) for verdict, row, text in zip(verdicts, rows, texts, strict=True)]
 
 
 def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
@@ -116,15 +91,22 @@ class _Quantity(NamedTuple):
     unit: MeasurementUnit
 
 
-def _second_look(verdict: Verdict, row: Mapping[str, Any], text: str) -> Verdict:
-    if verdict.correct or not row.get("tolerance"):
+def second_look(verdict: Verdict, gold: Any, text: str, tolerance: Tolerance) -> Verdict:
+    """The verdict with a tolerance: a wrong answer within it is right, and texts are compared where that is asked for.
+
+    Args:
+        verdict: of the rules, or of whoever graded.
+        gold: the gold answer, or several.
+        text: what the model wrote.
+        tolerance: allowed difference.
+    """
+    if verdict.correct:
         return verdict
-    tolerance = Tolerance(**row["tolerance"])
-    golds = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
+    golds = [str(one) for one in gold] if isinstance(gold, list | tuple | set) else [str(gold)]
     if verdict.correct is False and verdict.extracted is not None:
         near = next((gold for gold in golds if within(verdict.extracted, read_gold(gold), tolerance)), None)
         if near is not None:
-            reason = f"within the benchmark's tolerance of the gold answer {near[:_SHOWN]!r}"
+            reason = f"within the tolerance of the gold answer {near[:_SHOWN]!r}"
             return Verdict(True, verdict.extracted, reason, "tolerance")
     return _compared_as_texts(verdict, golds, text) if tolerance.as_text else verdict
 

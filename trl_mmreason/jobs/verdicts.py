@@ -19,7 +19,7 @@ from ..generation.patience import rank_and_size, wait_for_all
 from ..generation.protocols import RowSample
 from ..grading import Grader, JudgeGrader, Verdict
 from ..grading.grader import grader_settings
-from ..grading.tolerance import grade_answers
+from ..grading.reward import grade_answers
 from ..grading.version import grader_version
 from .run import run
 from .source_rows import JoinedRows

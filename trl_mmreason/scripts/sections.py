@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -19,6 +20,9 @@ import trl_mmreason
 
 from ..data.folders import NoSuchFolder
 from ..data.user_text import parse_unique, suggestion
+from ..generation.engine import Chat, Engine
+from ..generation.server_engine import ServerEngine
+from ..grading import Grader, JudgeGrader
 from ..training.documented import documented
 from ..training.model_card import MINIATURE
 from .refusals import WrongArgument
@@ -45,6 +49,11 @@ class DataArguments:
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
+        tolerance: relative tolerance of numbers in answers: `strict`, 1e-6; `lenient`, 1e-2 where the right answer is a
+            decimal; or a share, such as 0.05 for charts.
+        judge_model: a model that is asked about answers that the rules call wrong, in training: a path or Hub id, or
+            with judge_server the name there; null for the rules alone.
+        judge_server: address of a server with OpenAI's API.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
         overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first, or a
             model; never one that holds the policy to train.
@@ -62,10 +71,40 @@ class DataArguments:
     on_error: str = "drop"
     train_rows: int | None = None
     eval_rows: int | None = None
+    tolerance: str = "strict"
+    judge_model: str | None = None
+    judge_server: str | None = None
     cold_start_accuracy: float = 0.5
     overwrite_output_dir: bool = False
 
+    @cached_property
+    def rules(self) -> Grader:
+        """The rules of grading."""
+        named = self.tolerance in ("strict", "lenient")
+        return Grader(tolerance=self.tolerance if named else float(self.tolerance))  # type: ignore[arg-type]
+
+    def grader(self, load: Callable[[str], Engine]) -> Grader | JudgeGrader:
+        """What grades in training: the rules, followed by the judge if there is one.
+
+        Args:
+            load: makes an engine of a path or Hub id.
+        """
+        model, server = self.judge_model, self.judge_server
+        if model is None:
+            return self.rules
+        judge = ServerEngine(model, server, openai_only=True) if server else load(model)
+        return JudgeGrader(Chat(judge), self.rules)
+
     def __post_init__(self) -> None:
+        for name in ("judge_model", "judge_server"):
+            setattr(self, name, parse_optional_text(name, getattr(self, name)))
+        if self.judge_server and not self.judge_model:
+            raise ValueError(f"judge_server={self.judge_server!r} came without judge_model: name the model there.")
+        try:
+            assert self.rules
+        except ValueError as error:
+            expected = "expected strict, lenient or a share between 0 and 1, such as 0.05"
+            raise ValueError(f"tolerance={self.tolerance!r}, {expected}.") from error
         if self.on_error not in ("drop", "raise"):
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
         if self.video_frames is not None and self.video_frames < 1:

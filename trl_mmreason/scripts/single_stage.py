@@ -20,6 +20,7 @@ from trl import GRPOConfig, GRPOTrainer, ModelConfig, SFTConfig, SFTTrainer, get
 from ..data.folders import adapter_base, check_model_folder, lock_folder
 from ..data.row_loading import load_rows
 from ..data.row_sources import read_completions
+from ..generation.transformers_engine import TransformersEngine
 from ..jobs.store import Store
 from ..miniature.lessons import Lessons
 from ..miniature.models import FAMILIES, SIZES, build_model
@@ -77,7 +78,10 @@ def prepare(
     """
     claim_output_dir(data_args, training_args, model_args)
     train_rows, eval_rows = load_data(data_args, training_args.seed)
-    settings = trainer_settings(model_args, training_args, eval_rows)
+    settings = {
+        **trainer_settings(model_args, training_args, eval_rows),
+        "grader": data_args.grader(TransformersEngine),
+    }
     policy = policy_path(data_args, model_args, training_args, lessons)
     return {"model": policy, "args": training_args, "train_dataset": train_rows, **settings}, eval_rows
 

@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from shutil import copy2
 from typing import Any
@@ -28,6 +29,7 @@ from ..generation.patience import patient_state
 from ..generation.protocols import AnsweringProtocol
 from ..generation.transformers_engine import TransformersEngine
 from ..generation.vllm_engine import VLLMProcess
+from ..grading import Grader, JudgeGrader
 from ..jobs.store import Store
 from ..miniature.lessons import Lessons
 from ..miniature.tasks import Problem, make_problems
@@ -80,6 +82,9 @@ class Pipeline:
         """Run a stage unless it is finished; refuse one that was started with other settings."""
         settings = self.args.read_by(["common", stage, *self.args.READS[stage]])
         settings["policy"] = self.model_args.model_name_or_path
+        for name, usual in (("tolerance", "strict"), ("judge_model", None)):  # so that earlier runs go on
+            if getattr(self.args, name) != usual:
+                settings[name] = getattr(self.args, name)
         if self.model_args.use_peft:
             settings["adapter"] = {name: value for name, value in vars(self.model_args).items() if "lora" in name}
         do_once(self.folder, stage, settings, self.folder / self.args.STAGES[stage], getattr(self, stage))
@@ -107,7 +112,8 @@ class Pipeline:
             **asking: arguments of `evaluate_into`.
         """
         rows, results = self.eval_rows if rows is None else rows, {}
-        asking = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asking}
+        usual = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, "grader": self.args.rules}
+        asking = usual | asking
         for name, path in policies.items():
             if isinstance(path, str) or path.exists():
                 place, asking["description"] = self.folder / folder / name, f"evaluating {name}"
@@ -162,6 +168,11 @@ class Pipeline:
         """Draw problems for the miniature: `train_rows` from stream 0, `eval_rows` from stream 1."""
         category = self.args.dataset_name.removeprefix(MINIATURE)
         return make_problems([category], n, split=split, seed=self.seed + stream)
+
+    @cached_property
+    def grader(self) -> Grader | JudgeGrader:
+        """What grades in training."""
+        return self.args.grader(self.engine)
 
     def sampler(self, path: str | Path) -> Engine:
         """The engine that samples a policy: vLLM if there are settings for it, unless `path` holds an adapter.

@@ -69,8 +69,6 @@ class EvolutionArguments(StagedArguments):
     SECTIONS = {"evolution": "SelfEvolutionConfig", "evaluation": SamplingParams}
 
     output_dir: str = "runs/self_evolution"
-    judge_server: str | None = None
-    judge_model: str | None = None
     answers: int = 10
     measure_with_actor_prompt: bool = False
     evolution: dict = field(default_factory=dict)

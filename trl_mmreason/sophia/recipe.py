@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..evaluation.methods import Method, cite
-from ..generation.engine import Chat, Engine, SamplingParams
-from ..generation.server_engine import ServerEngine
-from ..grading import Grader, JudgeGrader
+from ..generation.engine import Engine, SamplingParams
 from ..jobs.store import Store
 from ..miniature.captions import DESCRIBE
 from ..miniature.lessons import Lessons
@@ -107,9 +105,6 @@ class SophiaArguments(StagedArguments):
         mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in; null for none.
         captions_as_data: "none"; "beside" learns the captions of reward 1 as rows of their own, "before" writes them
             before their trajectories (Table A2). Captions take their share of the rows that are not mixed in.
-        judge_model: generative verifier of GRPO and of the questions that it keeps: a path or Hub id, or with
-            judge_server the name there. It is asked about answers that the rules call wrong; null for the rules alone.
-        judge_server: address of a server with OpenAI's API.
         warm_up, update: fields of `OffPolicyRewardConfig`; the warm-up has rewards of 1.
         grpo: fields of `MixedGroupsGRPOConfig`, of both stages of GRPO.
         difficulty: n, low and high of the questions that GRPO keeps; with n 0 it keeps all, as where `mmreason
@@ -150,8 +145,6 @@ class SophiaArguments(StagedArguments):
     sampling: dict = field(default_factory=dict)
     mixed_in: dict | str | None = field(default_factory=dict)
     captions_as_data: str = "none"
-    judge_model: str | None = None
-    judge_server: str | None = None
     warm_up: dict = field(default_factory=dict)
     update: dict = field(default_factory=dict)
     grpo: dict = field(default_factory=dict)
@@ -166,27 +159,13 @@ class SophiaArguments(StagedArguments):
             else:
                 yield "mixed_in", name, f"got {one!r}, expected `dataset` and `share`; --mixed_in null mixes nothing in"
 
-    def grader(self, load: Callable[[str], Engine]) -> Grader | JudgeGrader:
-        """The grader: the rules, followed by the judge if there is one.
-
-        Args:
-            load: makes an engine of a path or Hub id.
-        """
-        model, server = self.judge_model, self.judge_server
-        if model is None:
-            return Grader()
-        return JudgeGrader(Chat(ServerEngine(model, server, openai_only=True) if server else load(model)))
-
     def __post_init__(self) -> None:
         from .mixture import CAPTIONS_AS_DATA  # imported late: it imports TRL
 
         super().__post_init__()
         self.mixed_in = optional_section("mixed_in", self.mixed_in, "names with `dataset` and `share`")
         self.thinking_prompt = read_optional_text("thinking_prompt", self.thinking_prompt)
-        for name in ("warm_up_dataset", "judge_model", "judge_server"):
-            setattr(self, name, parse_optional_text(name, getattr(self, name)))
+        self.warm_up_dataset = parse_optional_text("warm_up_dataset", self.warm_up_dataset)
         for name, known in (("reasoner", ("model", "rule")), ("captions_as_data", CAPTIONS_AS_DATA)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}, expected one of {', '.join(known)}.")
-        if self.judge_server and not self.judge_model:
-            raise ValueError(f"judge_server={self.judge_server!r} came without judge_model: name the model there.")

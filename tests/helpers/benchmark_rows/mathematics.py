@@ -38,9 +38,19 @@ _VERSE_ROWS = [
         "image": RED,
         "query_cot": f"{_VERSE_HINT}\nQuestion: {_ANGLE_CHOICES}",
     },
-    {**_VERSE_PROBLEM, "sample_index": "5", "problem_version": "Vision Only", "question": "", "image": BLUE},
+    {
+        **_VERSE_PROBLEM,
+        "sample_index": "5",
+        "problem_version": "Vision Only",
+        "question": "",
+        "question_for_eval": _ANGLE_CHOICES,
+        "image": BLUE,
+    },
 ]
-_VISION_ONLY = Asked(right="D", wrong="B", question="The question is in the picture.", category="Plane Geometry")
+_VISION_ONLY = Asked(  # the choices stand in the image; the grader knows them
+    right="140°", wrong="(D) 120°", question="The question is in the picture.", category="Plane Geometry",
+    options=["40°", "60°", "120°", "140°"], lists_options=False,
+)  # fmt: skip
 _ONE_PLACE = (
     "Please answer the question requiring a floating-point number with one decimal place and provide the final value, "
     "e.g., 1.2, 1.3, 1.4, at the end."
@@ -149,7 +159,7 @@ LAYOUTS = {
     "mathverse/vision_only": Layout(
         **_MATHVERSE,
         rows=[*_VERSE_ROWS, {**_VERSE_ROWS[1], "sample_index": "10", "problem_index": "2", "answer": "7 m"}],
-        asked=[None, _VISION_ONLY, replace(_VISION_ONLY, right="7", wrong="8")],
+        asked=[None, _VISION_ONLY, replace(_VISION_ONLY, right="7", wrong="8", options=())],
     ),
     "mathvision": Layout(**_MATHVISION),
     "mathvision/testmini": Layout(**_MATHVISION),

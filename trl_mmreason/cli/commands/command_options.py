@@ -108,8 +108,11 @@ def add_sampling(command: ArgumentParser, *, shared: bool = True) -> None:
     add("--max-new-tokens", "--max-completion-length", type=parsers.count, default=1024, metavar="N", help=limit)
     add("--temperature", type=parsers.temperature, default=1.0, help="sampling temperature; 0 is greedy")
     add("--top-p", type=parsers.top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
-    tolerance = "relative tolerance of numbers: strict, 1e-6; lenient, 1e-2 where the right answer is a decimal"
-    add("--tolerance", choices=("strict", "lenient"), default="strict", help=tolerance)
+    tolerance = (
+        "relative tolerance of numbers: strict, 1e-6; lenient, 1e-2 where the right answer is a decimal; or a share, "
+        "such as 0.05 for charts"
+    )
+    add("--tolerance", type=parsers.tolerance, default="strict", help=tolerance)
     add("--batch-size", type=parsers.count, default=32, help="answers sampled in one batch")
     add("--seed", type=int, default=0, help="seed of sampling")
     add("--retry-failed", action="store_true", help="repeat requests that failed in an earlier run")

@@ -63,3 +63,11 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ArgumentTypeError(f"expected a JSON object, got {text!r}")
     return value
+
+
+_share = _number(float, "strict, lenient or a share between 0 and 1, such as 0.05", lambda value: 0 < value < 1)
+
+
+def tolerance(text: str) -> str | float:
+    """Parse `strict`, `lenient` or a share."""
+    return text if text in ("strict", "lenient") else _share(text)

@@ -48,7 +48,7 @@ def load_benchmark(
     - `choices`: letter → text, or None. The answer is then the letter.
     - `id`: unique. `category`: a string or None. `hint`: a string, "" without.
     - `group`: the problem that several rows are variants, versions or steps of, or None.
-    - `tolerance`: for `grading.tolerance.grade_answers`, the fields of its `Tolerance` that are set, or None.
+    - `tolerance`: for `grading.reward.grade_answers`, the fields of its `Tolerance` that are set, or None.
 
     A gold answer that the grader cannot use is loaded all the same; answers to it get no verdict, unless the tolerance
     says `as_text`.

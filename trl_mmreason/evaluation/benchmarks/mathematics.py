@@ -97,8 +97,10 @@ def _metadata(row: Row, name: str) -> str | None:
 
 def _math_verse(row: Row) -> Question:
     answer = text(row, "answer")
-    # "Vision Only" rows have an empty question
-    question, choices = read_options(label(row, "question") or _IN_IMAGE, answer)
+    asked = label(row, "question")
+    # of "Vision Only" the question is empty, and choices that stand in the image are told to the grader alone
+    _, choices = read_options(asked or label(row, "question_for_eval") or "", answer)
+    question = read_options(asked, answer)[0] if asked else _IN_IMAGE
     version = text(row, "problem_version")
     return Question(
         text(row, "sample_index"),
@@ -109,6 +111,7 @@ def _math_verse(row: Row) -> Question:
         _metadata(row, "subject") if version == _VISION_ONLY else version,
         (label(row, "query_cot") or "").partition(_QUESTION)[0],
         group=text(row, "problem_index"),
+        choices_shown=bool(asked),
     )
 
 
