@@ -14,6 +14,7 @@ from .decide import decide, gold_problem
 from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
 from .numeric import MAX_BITS
+from .prose import prose_answer
 from .tolerance import Tolerance, second_look
 from .verdict import Verdict
 from .workers import Outcome, Workers
@@ -57,6 +58,8 @@ class Grader:
         tolerance: "strict": numbers may differ by 1e-6 of the gold; "lenient": by 1e-2 where the gold is a decimal, a
             fraction or irrational; whole numbers must agree exactly. A number, such as 0.05 for charts: all numbers,
             whole ones too, may differ by that share of the gold, but for choices.
+        prose: where an answer is not declared, it is what the last sentence with a value states (`prose.py`): for
+            benchmarks whose authors extract answers, never for rewards.
         workers: number of worker processes.
         deadline_seconds: what takes longer is wrong.
         memory_bytes: address space of a worker; what needs more is wrong.
@@ -66,6 +69,7 @@ class Grader:
     workers: int = 2
     deadline_seconds: float = 3.0
     memory_bytes: int = 1 << 30
+    prose: bool = False
 
     def __post_init__(self) -> None:
         share = self.tolerance if isinstance(self.tolerance, float) else 0.0
@@ -167,6 +171,8 @@ class Grader:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
         extracted = extract_answer(completion, parts=any("," in one or ";" in one for one in golds))
+        if self.prose:
+            extracted = prose_answer(completion)
         if extracted is None:
             return Verdict(False, None, "no answer found")
         if len(extracted) > MAX_CHARACTERS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,8 @@ def add(command: ArgumentParser) -> None:
     options.add_text(command, "--instruction", "text below the question, or null; the benchmark's by default")
     options.add_sampling(command)
     options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
+    prose = "take answers that are not declared from the last sentence with a value, as MathVista and MathVerse extract"
+    add("--answers-in-prose", action="store_true", help=prose)
     extracts = "--judge: it looks for an answer where the rules find none, and the rules decide about what it finds"
     add("--judge-extracts-only", action="store_true", help=extracts)
     add("--shown", type=count, default=100, help="questions shown in the report")
@@ -160,6 +163,8 @@ def _settings(arguments: Namespace) -> dict[str, Any]:
         settings["n"] = 1
     names = [benchmark.partition("=")[0].replace("/", "-") for benchmark in arguments.benchmarks]
     options.check_servers(arguments, *(Path(arguments.output) / name / "answers.sqlite" for name in names))
+    if arguments.answers_in_prose:
+        settings["grader"] = replace(settings["grader"], prose=True)
     if arguments.judge:
         from ...generation.engine import Chat
         from ...grading import JudgeGrader

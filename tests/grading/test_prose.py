@@ -1,0 +1,46 @@
+"""Answers that are stated in prose, for benchmarks whose authors extract answers."""
+
+import pytest
+
+from trl_mmreason.grading import Grader
+from trl_mmreason.grading.prose import prose_answer
+
+STATED = [
+    # examples of MathVista's and MathVerse's extraction prompts
+    ("The number missing in the sequence is 14.", "14"),
+    ("The fraction of females facing the camera is 0.6, which means that six out of ten of them are.", "0.6"),
+    ("Luca needs $1.45 to buy a sour apple candy and a butterscotch candy.", "$1.45"),
+    ("The line graph saw its maximum peak between 2007 and 2008.", "[2007, 2008]"),
+    ("Rounded to two decimal places, the perimeter of the sector is approximately:\n\n(-2, 1)", "(-2, 1)"),
+    # others
+    ("Five people sit here. She gave 5 of 12 away, which leaves her with 7. So 7 it is.", "7"),
+    ("We get x = 3 + 4 = 7 and that is all.", "7"),
+    ("Adding them, Tom has fourteen marbles in all.", "fourteen"),
+    ("That makes it option D since 4 > 3.", "D"),
+    ("So the ratio is 3:4.", "3:4"),
+    ("There are $\\frac{3}{4}$ of them left in the jar that we see.", r"\frac{3}{4}"),
+    ("First I thought of 9. The answer is 8.", "8"),
+    (r"It is 9 at first, but \boxed{8} in the end.", "8"),
+    ("Blue.", "Blue"),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), STATED)
+def test_the_last_sentence_with_a_value_states_the_answer(text, answer):
+    assert prose_answer(text) == answer
+
+
+@pytest.mark.parametrize("text", ["", "I cannot see the image, and so I will not say.", "<think>It is 7."])
+def test_without_a_value_there_is_no_answer(text):
+    assert prose_answer(text) is None
+
+
+def test_only_a_grader_that_is_asked_to_reads_prose():
+    text = "She gave 5 of them to her brother, which leaves her with 7 on the table."
+    assert Grader().grade(text, "7").extracted is None
+    assert Grader(prose=True).grade("The number that is missing in the sequence is 14.", "14").correct
+    assert not Grader(prose=True).grade("The number that is missing in the sequence is 14.", "15").correct
+
+
+def test_the_time_is_linear_in_the_text():
+    assert prose_answer("It is 7 and is 8 of it " * 20_000 + ".") == "8"

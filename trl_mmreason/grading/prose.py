@@ -1,0 +1,74 @@
+"""Find the answer of a text that declares none, as benchmarks with an extraction step do. Never for rewards.
+
+MathVista and MathVerse have a language model extract the answer before it is compared. These rules do that without one:
+the value that the last sentence with a value states.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .declarations import without_dressing
+from .extraction import extract_answer, without_thinking
+from .notation import NUMBER_WORDS
+
+_MOST_SENTENCES = 8
+_LONGEST_SENTENCE = 600
+_LONGEST_ANSWER = 5  # words; a bare line may be a sentence
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+|(?<=[。！？])")
+_WORDS = "|".join(word for word in sorted(NUMBER_WORDS, key=len, reverse=True) if word.isascii())
+_NUMBER = r"[-+]?[$€£¥]?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+|:\d+)?(?:\s?[%°])?"
+_VALUE = re.compile(
+    rf"\$[^$]{{1,80}}\$|\\\([^()]{{1,80}}\\\)|[\[(][^\[\]()]{{1,60}}[\])]"
+    rf"|(?<![\w.]){_NUMBER}(?![\w])(?:\s(?:cm|mm|km|m|kg|g|s|h|degrees?|percent)\b(?:\^?[23])?)?|\b(?i:{_WORDS})\b"
+)
+_STATES = re.compile(
+    r"\b(?:is|are|was|were|be|equals?|gives?|makes?|leaves?|becomes?|yields?|totals?|measures?|get|obtain|have|has|about"
+    r"|approximately|namely|means|reaches|results?\s+in|to|of)\b|[=≈:：是为]",
+    re.I,
+)
+_ASIDE = re.compile(r",?\s(?:which|because|since|as\s+(?:we|it|there|the))\b.*", re.DOTALL)
+_BETWEEN = re.compile(rf"\b(?:between|from)\s+({_NUMBER})\s+(?:and|to)\s+({_NUMBER})")
+_CHOICE = re.compile(r"\b(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-J])\)?(?![\w'])|(?<!\w)\(([A-J])\)(?!\w)")
+
+
+def prose_answer(text: str) -> str | None:
+    """The declared answer of a text, else the one that its last sentence with a value states.
+
+    Args:
+        text: the completion, thinking included.
+
+    Returns:
+        A choice that is named; the ends of "between 2007 and 2008" as a list; else, of the last sentence with a value,
+        the first after the last verb that states one. None without any.
+
+    Examples:
+        >>> prose_answer("The number missing in the sequence is 14.")
+        '14'
+        >>> prose_answer("The line graph saw its peak between 2007 and 2008.")
+        '[2007, 2008]'
+        >>> prose_answer("I cannot see the image.") is None
+        True
+    """
+    if (declared := extract_answer(text)) is not None and len(declared.split()) <= _LONGEST_ANSWER:
+        return declared
+    spoken = without_thinking(text) or ""
+    sentences = [sentence for sentence in _SENTENCE.split(spoken) if sentence.strip()]
+    for sentence in reversed(sentences[-_MOST_SENTENCES:]):
+        if (found := _stated(sentence[-_LONGEST_SENTENCE:])) is not None:
+            return found
+    return declared
+
+
+def _stated(sentence: str) -> str | None:
+    sentence = _ASIDE.sub("", sentence)
+    if choices := list(_CHOICE.finditer(sentence)):
+        return choices[-1][1] or choices[-1][2]
+    if between := _BETWEEN.search(sentence):
+        return f"[{between[1]}, {between[2]}]"
+    values = list(_VALUE.finditer(sentence))
+    for verb in reversed(list(_STATES.finditer(sentence))):
+        after = next((value for value in values if value.start() >= verb.end()), None)
+        if after and len(sentence[verb.end() : after.start()].split()) <= 2:
+            return without_dressing(after.group())
+    return without_dressing(values[-1].group()) if values else None
