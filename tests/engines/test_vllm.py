@@ -312,6 +312,7 @@ def test_vllm_still_adds_characters_to_request_ids():
     assert 'f"{request.external_req_id}-{random_uuid():.8}"' in source, "adapt `TwoTurns.generate`"
 
 
+@pytest.mark.full  # test_served.py evaluates with vLLM in the process every day
 def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):
     """In float32 the answers to questions with none, one and two images are those of transformers."""
     launch("engines/vllm_evaluate.py", 1, tmp_path, seconds=400)

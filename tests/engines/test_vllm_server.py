@@ -20,7 +20,7 @@ CASES = {
     "llava_next": ["lora", "side_by_side"],
 }
 OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia"]
-EVERYDAY = {"qwen2_5_vl", "llava_next"}
+EVERYDAY = {"qwen2_5_vl"}
 TRAINED = [
     *(pytest.param(family, "adapo", marks=() if family in EVERYDAY else pytest.mark.full) for family in CASES),
     *(("qwen2_5_vl", method) for method in OTHERS),

@@ -9,12 +9,12 @@ _LONGEST_BARE = 100
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
 _WORDING = r"(?:final|correct|right|best)\s{1,3}"
 _NAME = (
-    rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)answers?(?:\s{{1,3}}(?:choice|option))?"
-    rf"|{_WORDING}(?:option|choice))\b"
+    rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)(?<!wrong\s)(?<!incorrect\s)(?:answers?|ans)"
+    rf"(?:\s{{1,3}}(?:choice|option))?|{_WORDING}(?:options?|choices?|letter))\b"
 )
 _ADVERB = r"\s{1,3}(?:therefore|thus|hence|simply|indeed|clearly|also)\b"
 _IS = rf"\s{{1,3}}(?:is|are|(?:would|should|must|will)\s{{1,3}}be)\b(?:{_ADVERB})?"
-_COLON = r"[*_`\"]{0,4}\s{0,3}[:：=]"
+_COLON = r"[*_`\"]{0,4}(?:\s{0,3}[:：=]|\.?\s{1,3}[-–—](?=\s))"
 _CHINESE_NAME = r"(?:最终|正确|标准)?的?答案|正确的?选项"
 _CHINESE_IS = r"[*_】\]]{0,4}\s{0,3}(?:应该?|就)?(?:[是为為]|等于|[:：=])|】"
 _DECLARATION = re.compile(
@@ -30,21 +30,39 @@ _DECLARATION = re.compile(
     re.I | re.M,
 )
 # A letter that is chosen in a sentence: before "is correct", or after "I choose" and "which matches option".
-_CHOICES = r"\*{0,2}\(?[A-J]\)?\*{0,2}(?:\s{0,2}(?:,|and|or|&|/)\s{0,2}\(?[A-J]\)?){0,5}(?![\w'])"
+_CHOICES = r"\*{0,2}\(?[A-J]\)?\*{0,2}(?:(?:\s{0,2}[,&/]|\s{1,2}and|\s{1,2}or){1,2}\s{0,2}\(?[A-J]\)?){0,6}(?![\w'])"
 _NOUN = r"(?i:options?|choices?|answers?|letters?)\s{1,3}"
+_LEAD = r"(?i:(?:so|thus|hence|therefore|that|and|then|only|both),?\s{1,3}){1,2}"
 _CHOSEN = re.compile(
-    rf"(?:\b{_NOUN}|(?:\A|^|[.!?;:,]\s{{1,3}}|\b(?i:so|thus|hence|therefore|that|and|then)\s{{1,3}}))(?P<subject>{_CHOICES})\s{{1,3}}"
-    r"(?i:is|are|must\s+be|has\s+to\s+be|should\s+be|would\s+be|seems|looks)\s{1,3}(?i:(?:the|my|our|clearly|indeed|therefore|thus|only)\s{1,3}){0,2}"
-    r"(?i:(?:final|correct|right|best|only|true)\s{1,3}){0,2}(?i:correct|right|best|true|answers?|choices?|options?|one)\b(?!\s*\?)"
-    rf"|\b(?i:I|we|one)(?i:\s{{1,3}}(?:would|will|shall|must|should|therefore|thus|have\s+to|am|are)|'d|'ll|'m|'re){{0,2}}\s{{1,3}}"
-    rf"(?i:choos(?:e|ing)|pick(?:ing)?|select(?:ing)?|go(?:ing)?\s+(?:with|for)|opt(?:ing)?\s+for|chose|picked|selected)\s{{1,3}}"
-    rf"(?:(?i:the)\s{{1,3}})?(?:{_NOUN})?(?={_CHOICES})"
-    rf"|\b(?i:my\s{{1,3}}(?:choice|pick|selection|option)\s{{1,3}}(?:is|would\s+be)|my\s{{1,3}}(?:choice|pick|selection|option):)\s{{0,3}}(?:{_NOUN})?(?={_CHOICES})"
-    rf"|\b(?i:matches|corresponds\s+to|agrees\s+with|(?:which|that|this|it)\s+is|it's|that's|must\s+be)\s{{1,3}}(?:(?i:with|the)\s{{1,3}})?{_NOUN}(?={_CHOICES})",
+    rf"(?:\b{_NOUN}|\A|^|[.!?;:,]\s{{1,3}})(?:\b{_LEAD})?(?:{_NOUN})?(?P<subject>{_CHOICES})\s{{1,3}}"
+    r"(?i:is|are|must\s+be|has\s+to\s+be|should\s+be|would\s+be|seems|looks)\s{1,3}"
+    r"(?i:(?:the|my|our|clearly|indeed|therefore|thus|only|both|all)\s{1,3}){0,2}"
+    r"(?i:(?:final|correct|right|best|only|true)\s{1,3}){0,2}"
+    r"(?i:correct|right|best|true|answers?|choices?|options?|one)\b(?!\s*\?)"
+    r"|\b(?i:I|we|one)(?i:\s{1,3}(?:would|will|shall|must|should|therefore|thus|have\s+to|am|are)|'d|'ll|'m|'re){0,2}"
+    r"\s{1,3}(?i:choos(?:e|ing)|pick(?:ing)?|select(?:ing)?|go(?:ing)?\s+(?:with|for)|opt(?:ing)?\s+for|chose|picked"
+    rf"|selected)\s{{1,3}}(?:(?i:the)\s{{1,3}})?(?:{_NOUN})?(?={_CHOICES})"
+    r"|\b(?i:my\s{1,3}(?:choice|pick|selection|option))(?:\s{1,3}(?i:is|would\s+be)|:)\s{0,3}"
+    rf"(?:{_NOUN})?(?={_CHOICES})"
+    r"|\b(?i:matches|corresponds\s+to|agrees\s+with|(?:which|that|this|it)\s+is|it's|that's|must\s+be)\s{1,3}"
+    rf"(?:(?i:with|the)\s{{1,3}})?{_NOUN}(?={_CHOICES})"
+    # "It's B.", "Hence (B)" and "Solution: B" at the end of a line
+    rf"|(?:\b(?i:it's|it\s+is|that's)\s{{1,3}}|(?:^|[.!?]\s{{1,3}}){_LEAD}|^\W{{0,4}}(?i:correct|solution|result|final)\s?:\s?)"
+    rf"(?=\(?[A-J]\)?\*{{0,2}}[.!]?\s*$)"
+    r"|选项\s?(?P<chinese>[A-J])\s?(?:是)?(?:正确|对)",
     re.M,
 )
+# What makes nothing of a declaration: a doubt before it in its sentence, or a word that takes it back after it.
 _DENIED = re.compile(
-    r"(?:\bnot|n't|\bnever|\bwhether|\bif|\bunless)(?:\s+(?:think|believe|say|sure|clear|true|the\s+case|mean))?(?:\s+that)?\s*\Z",
+    r"(?:\b(?:not|never|whether|if|unless)|n't)(?:\s+(?:think|believe|say|sure|clear|true|the\s+case|mean))?(?:\s+that)?\s*\Z"
+    r"|(?:\b(?:suppose|assume|assuming|doubt|wonder|nobody|no\s+one|cannot\s+say|no\s+way|(?:false|mistake|wrong)\s+to"
+    r"|false\s+that|not\s+true\s+that|might\s+(?:think|say|guess)|(?:some|other)\s+people|claim(?:ed|s)?)|n't\s+(?:think|believe)"
+    r"|\bnot\s+(?:think|believe))\b[^.!?\n]*\Z",
+    re.I,
+)
+_WITHDRAWN = re.compile(
+    r"[^.!?\n]{0,80}?[.,;]?\s{1,3}(?:but\s+|and\s+)?(?:that|this|it|which)(?:'s|\s+is|\s+was)\s+(?:wrong|incorrect|false"
+    r"|not\s+(?:right|correct|true))\b|[^.!?\n]{0,60}?\bbut\s+(?:it\s+is\s+really|it\s+isn't|I\s+disagree)",
     re.I,
 )
 _TAKEN_BACK = re.compile(
@@ -92,10 +110,10 @@ def declared_answer(text: str) -> str | None:
     for mark in sorted(marks, key=lambda mark: mark.end(), reverse=True):
         region, text_follows = text[mark.end() : max(end, mark.end())], end < len(text)
         end = mark.start()  # no declaration reaches into the next one, so the regions are disjoint
-        if mark.re is _CHOSEN and _DENIED.search(text, max(end - _LONGEST_BARE, 0), mark.start()):
+        if _DENIED.search(text, max(end - _LONGEST_BARE, 0), mark.start()) or _WITHDRAWN.match(text, mark.end()):
             continue
-        if mark.re is _CHOSEN and mark["subject"]:
-            return mark["subject"].replace("*", "")
+        if mark.re is _CHOSEN and (subject := mark["subject"] or mark["chinese"]):
+            return subject.replace("*", "")
         if mark.re is _DECLARATION and mark["hashes"] and _is_heading(region, text_follows):
             continue
         answer = _first_statement(region)
@@ -113,6 +131,11 @@ def bare_answer(text: str) -> str | None:
     if answer.endswith((":", "：")) or not _is_bare(answer):
         return None
     return answer or None
+
+
+def declares_nothing(text: str) -> bool:
+    """Whether the text ends where an answer is announced: `The answer is`."""
+    return any(mark.end() == len(text.rstrip()) for mark in _DECLARATION.finditer(text.rstrip()))
 
 
 def opening_choice(text: str) -> str | None:

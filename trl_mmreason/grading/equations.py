@@ -82,8 +82,10 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
             return ratio(left.difference(), right.difference()) is not None
         if left.name and right.name:
             return False
-    if right and right.two_sided and not is_name(right.name) and _OPERATION.search(right.name or right.sides[0]):
-        return False  # `x + y = 2` is a line
+    if right and right.two_sided and not is_name(right.name):
+        formula = right.name or without_units(right.sides[0])
+        if _OPERATION.search(formula) and _variables(formula):
+            return False  # `x + y = 2` is a line
     for equation in (left, right):
         if equation and not all(_holds(side, equation, same) for side in equation.sides[:-1]):
             return False
@@ -95,21 +97,21 @@ def _holds(side: str, equation: Equation, same: Same) -> bool:
     last = equation.sides[-1]
     number, unit = split_unit(last) or (last, PLAIN)
     bare = without_units(side)
-    if _variables(bare) > (not equation.name and len(equation.sides) == 2):
+    if _variables(bare) and (equation.name or len(equation.sides) > 2):
         return True
     if bare == side or unit == PLAIN:
         return same(bare, number)
     return same(without_units(side, scaled=True), f"({number})*{unit.factor}") or same(side, last)
 
 
-def _variables(side: str) -> int:
-    """How many variables a formula has; words count as one."""
+def _variables(side: str) -> bool:
+    """Whether a formula has variables, or words."""
     try:
-        return len(read(side).symbols)
+        return bool(read(side).symbols)
     except NeedsAlgebra:
-        return 0
+        return False
     except Unreadable:
-        return int(any(map(str.isalpha, side)))
+        return any(map(str.isalpha, side))
 
 
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")

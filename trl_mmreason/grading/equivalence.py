@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from . import equations, listings, numeric, regions
-from .expressions import THOUSANDS
+from .expressions import THOUSANDS, read
 from .notation import (
     NUMBER_WORDS,
     NeedsAlgebra,
@@ -68,7 +68,7 @@ def same_answer(
         NeedsAlgebra: without `algebra`, where only it can decide.
         Refused: one of them is too large to compare.
     """
-    if words(answer) == words(gold) and is_prose(answer) and is_prose(gold):
+    if _same_words(answer, gold):
         return True
     left, right = normalise(answer), normalise(gold)
     percent = speaks_of_percent(gold) or speaks_of_percent(question)
@@ -84,7 +84,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return answer.casefold() == gold.casefold()
     if claim := _claim(gold):
         return _claim(answer) == claim
-    if is_prose(answer) and is_prose(gold) and words(answer) == words(gold):
+    if _same_words(answer, gold):
         return True
     if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
         return _quantities(answer, gold, terms)
@@ -103,6 +103,16 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         if (known := verdict()) is not None:
             return known
     return _quantities(answer, gold, terms)
+
+
+_SYMBOL = re.compile(r"[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}\.?")
+
+
+def _same_words(answer: str, gold: str) -> bool:
+    """Whether both are words, and the same; 5 mW and 5 MW are not."""
+    if words(answer) != words(gold) or not is_prose(answer) or not is_prose(gold):
+        return False
+    return not (_SYMBOL.fullmatch(answer) and _SYMBOL.fullmatch(gold)) or answer.split() == gold.split()
 
 
 # ------------------------------------------------------------------------------------------------------------ dressing
@@ -192,6 +202,8 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     if len(answer) > 1 and (named := parse_unit(answer)) and (gold_named := parse_unit(gold)):
         return named == gold_named  # `cm` and `centimetre`
     (value, unit), (target, gold_unit) = _quantity(answer), _quantity(gold)
+    if (unit == PLAIN) != (gold_unit == PLAIN) and _is_formula(answer if unit == PLAIN else gold):
+        return _values(answer, gold, terms)  # 0.5g for g/2: the letter is no unit
     if unit == gold_unit == PLAIN:
         return _values(value, target, terms)
     if PERCENT in (unit, gold_unit):
@@ -205,6 +217,13 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     if () in dimensions or dimensions == {(("degree", 1),), (("K", 1),)}:
         return _values(value, target, terms)
     return len(dimensions) == 1 and _values(value, target, terms, unit, gold_unit)
+
+
+def _is_formula(text: str) -> bool:
+    try:
+        return not re.fullmatch(r"[A-Za-z]+\d+", text) and bool(read(text).symbols)
+    except (Unreadable, NeedsAlgebra):
+        return False
 
 
 _MAGNITUDES = {
@@ -255,9 +274,7 @@ def _values(
     try:
         return numeric.numerically_equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
     except Unreadable:
-        return (
-            bool(words(gold)) and is_prose(answer) == is_prose(gold) and is_prose(gold) and words(answer) == words(gold)
-        )
+        return bool(words(gold)) and _same_words(answer, gold)
     except NeedsAlgebra:
         if terms.algebra is None:
             raise

@@ -42,16 +42,24 @@ class Expression(NamedTuple):
     imaginary: bool
 
 
+_APPLIED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])'*[(\[]\s*[A-Za-z0-9]\s*[)\]]")
+
+
+def functions_in(*texts: str) -> frozenset[str]:
+    """Letters that name functions in one of these expressions: they stand before one letter or digit in brackets."""
+    return frozenset(letter for text in texts for letter in _APPLIED.findall(text))
+
+
 @lru_cache(maxsize=512)
-def read(text: str) -> Expression:
-    """Parse the canonical form of one expression.
+def read(text: str, functions: frozenset[str] = frozenset()) -> Expression:
+    """Parse the canonical form of one expression, in which some letters may name functions.
 
     Raises:
         Unreadable: it is not one expression.
         NeedsAlgebra: it holds what only computer algebra understands.
         Refused: it is nested too deep, or its numbers are too large.
     """
-    parser = _Parser(text)
+    parser = _Parser(text, functions)
     node = parser.sum()
     if parser.peek():
         raise Unreadable(f"{parser.peek()!r} is out of place in {text[:40]!r}")
@@ -59,7 +67,8 @@ def read(text: str) -> Expression:
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, functions: frozenset[str]) -> None:
+        self.functions = functions
         self.tokens = [(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)]
         # `no` is a word, `2ab` a product
         self.in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
@@ -279,6 +288,8 @@ class _Parser:
             name += self.subscript()
         while self.peek() == "'":
             name += self.take()
+        if name[0] in self.functions and self.peek() in ("(", "["):
+            return ("apply", name, self.atom())
         self.symbols.add(name)
         return ("symbol", name)
 

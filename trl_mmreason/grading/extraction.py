@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .declarations import bare_answer, declared_answer, opening_choice, without_dressing, without_math_delimiters
+from .declarations import (
+    bare_answer,
+    declared_answer,
+    declares_nothing,
+    opening_choice,
+    without_dressing,
+    without_math_delimiters,
+)
 
 _THINK = re.compile(r"<(/?)think>", re.I | re.A)
 
@@ -25,6 +32,9 @@ _TAG_OF_END = {"</answer>": "<answer>", "<|answer_end|>": "<|answer_start|>"}
 _LONGEST_SEPARATOR = 60
 _INSTRUCTION = re.compile(r"\b(?:in|inside|within|into|using|uses?|with|an?|the|of)[\s`$\\(\"'*]*\Z", re.I)
 _PART = re.compile(r"(?<![A-Za-z\d)])\((?:[b-h]|ii|iii|iv|2|3|4)\)|\b[Pp]art\s+\(?[b-hB-H2-4]\b")
+_BLANK = re.compile(
+    r"(?:\\[,;:! ]|\\q?quad\b|[~.\s$]|\\(?:text|math)[a-z]{0,2}\s?\{\s*\}|\\[hv]?phantom\s?\{[^{}]{0,9}\})+"
+)
 _ALL_BOLD = re.compile(r"\A\*\*([^*]+)\*\*\Z")
 _BARE_BOX = re.compile(r"(\\(?:boxed|fbox))\s+(?=[^\s{}$])([^\s{}$]+?)(?=[.,;]?(?:[\s$]|\Z|\\[\])]))")
 _SEPARATORS = re.compile(
@@ -81,11 +91,13 @@ def read_gold(text: str) -> str:
     """Extract the answer of a gold string, which may be a solution: as of a completion, else the whole string."""
     text = without_thinking(text) or ""
     boxes = find_spans(text)
+    if boxes.missing_until is not None or boxes.some_are_empty and not boxes.filled:
+        return ""
     if boxes.filled:
         return _last_answer(text, boxes.filled)
-    if boxes.missing_until is not None or boxes.some_are_empty:
-        return ""
-    return declared_answer(text) or without_math_delimiters(_ALL_BOLD.sub(r"\1", text.strip()))
+    if (declared := declared_answer(text)) is not None or declares_nothing(text):
+        return declared or ""
+    return without_math_delimiters(_ALL_BOLD.sub(r"\1", text.strip()))
 
 
 def without_thinking(text: str) -> str | None:
@@ -126,7 +138,7 @@ def find_spans(text: str) -> Spans:
 
     def close(start: int, inner_start: int, end: re.Match[str], is_box: bool) -> None:
         nonlocal missing, empty
-        if filled_to > inner_start:
+        if filled_to > inner_start and not _BLANK.fullmatch(text, inner_start, end.start()):
             spans.append(_Span(start, inner_start, end.start(), end.end(), is_box))
             return
         empty = True

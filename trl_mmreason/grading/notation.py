@@ -169,6 +169,12 @@ MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335"))
 _ACCENT = re.compile(
     rf"\\(?P<accent>{'|'.join(_ACCENTS)})(?![A-Za-z])\s*(?P<brace>\{{)?\s*(?P<letter>[A-Za-z]|\\[a-z]+)\s*(?(brace)\}})"
 )
+_VECTOR = r"\\(?:vec|mathbf|bm|boldsymbol|overrightarrow)\s*(?:\{[^{}]*\}|[A-Za-z])"
+# What does not commute: the cross product of vectors, products of bold matrices, functions of functions.
+_VECTOR_PRODUCT = re.compile(
+    rf"({_VECTOR}(?:\^\{{[^{{}}]*\}})?|\\nabla)\s*(?:\\times\b|(?=\\(?:mathbf|bm|boldsymbol)\s*\{{\s*[A-Z]\s*\}}))\s*"
+)
+_COMPOSED = re.compile(r"(?<=[A-Za-z])\s*\\circ\b\s*(?=[A-Za-z])")
 _NAMED_INDEX = re.compile(r"_\s*(?:\{\s*)?\\(max|min|sup|inf|lim)(?![A-Za-z])\s*\}?")
 # Brackets around an array make a matrix of it.
 _ARRAY = re.compile(
@@ -220,6 +226,7 @@ def normalise(text: str) -> str:
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
+    text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
         text = stacked.sub(lambda match: match[2].replace("\\\\", ", ").replace("&", ""), text)

@@ -230,7 +230,7 @@ _PLAIN_NUMBER = re.compile(
     rf"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?(?:\s*\*\s*10{_EXPONENT}|(?:\s+\d+)?\s*/\s*\d+)?|10{_EXPONENT})"
 )
 # Side by side they are a product of variables, unless there is a negative power: `m s^{-1}`
-_LETTERS = re.compile(rf"/?\s*[A-Za-z](?:{_EXPONENT})?(?P<more>(?:[\s*]+[A-Za-z](?:{_EXPONENT})?)*)")
+_LETTERS = re.compile(rf"[/*]?\s*[A-Za-z](?:{_EXPONENT})?(?P<more>(?:[\s*]+[A-Za-z](?:{_EXPONENT})?)*)")
 _COMMAND = re.compile(r"\\[A-Za-z]+|e(?![A-Za-z])|E(?=[-+]?\d)|π")
 
 
@@ -245,7 +245,7 @@ def _goes_with(unit: str, number: str) -> bool:
         return not re.search(r"sin|cos|tan|cot|sec|csc|°", number)
     if letters := _LETTERS.fullmatch(unit):
         product = bool(letters["more"]) and "-" not in letters["more"]
-        return unit[0] != "/" and not product and _PLAIN_NUMBER.fullmatch(number) is not None
+        return unit[0] not in "/*" and not product and _PLAIN_NUMBER.fullmatch(number) is not None
     return unit[0] == "%" or not any(character.isalpha() for character in _COMMAND.sub("", number))
 
 
@@ -286,13 +286,15 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
 
 def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     """Parse a count such as `5 red apples`: a number and at most three words."""
-    match = re.fullmatch(r"(-?\d[\d.,/]*)\s*([^\W\d_]+(?:[ -][^\W\d_]+){0,2})[ -]?\.?", text)
+    match = re.fullmatch(r"(-?\d[\d.,/]*)(?:\s+|(?=[^\W\d_a-zA-Z]))([^\W\d_]+(?:[ -][^\W\d_]+){0,2})[ -]?\.?", text)
     if not match:
         return None
     nouns = match[2].lower().replace("-", " ").split()
     if any(noun in _NOT_COUNTED or len(noun) < 3 and not "\u4e00" <= noun[0] <= "\u9fff" for noun in nouns):
         return None
-    return match[1], MeasurementUnit(Fraction(1), Fraction(0), (), noun=" ".join(_singular(noun) for noun in nouns))
+    return match[1], MeasurementUnit(
+        Fraction(1), Fraction(0), (), noun=" ".join(map(_singular, nouns)) if len(match[2]) > 3 else match[2]
+    )
 
 
 def _singular(noun: str) -> str:
