@@ -127,11 +127,11 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
     for index in range(2 * POINTS):
         point: dict[str, Fraction] = {}
         for place, name in enumerate(names):
-            # the same on every process, and none that an answer could be made to fit; fewer negative ones
+            # the same on every process, and none that an answer could be made to fit; fewer negative ones, and each
+            # variable is now the larger one, now the smaller one
             random = Random(f"{name} {index} {left.node} {right.node}")
-            point[name] = Fraction(random.randint(3, 97), random.randint(5, 29)) * (
-                -1 if (0, 1 + place % 2, 1)[index % 3] == 1 else 1
-            )
+            sign = -1 if (0, 1 + place % 2, 1)[index % 3] == 1 else 1
+            point[name] = sign * Fraction(random.randint(3, 97), random.randint(5, 29) * (1 + 4 * ((index + place) % 2)))
         try:
             pair = _at(left, right, point)
         except OverflowError as error:
