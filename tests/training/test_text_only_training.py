@@ -1,12 +1,14 @@
 """Trainers on text-only policies: rows of `load_rows` have a column of images, which is empty."""
 
+import json
+
 import pytest
 from datasets import Dataset
 from every_trainer import DPO, GRPO, TRAINERS, make, rows_of
 from exactness import Plain, rollout_difference
 from support import changed_weights, full_but, prepared_batch, weights_of
 from text_reasoners import saved_reasoner
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, RwkvConfig
 
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 
@@ -73,3 +75,71 @@ def test_the_loss_covers_the_completions_and_is_that_of_rows_without_the_column(
 def test_a_row_with_an_image_is_refused(name, policy, tmp_path):
     with pytest.raises(ValueError, match=f"{name}: row 0 has an image, which a text-only policy cannot see"):
         make(name, policy, tmp_path, **OWN.get(name, {}))
+
+
+def saved_with_tokenizer_of(policy, folder, config_class, **sizes):
+    """A random model of another class that reads the tokens of `policy`."""
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    config = config_class(vocab_size=len(tokenizer), bos_token_id=None, eos_token_id=tokenizer.eos_token_id, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", ["AdaPOTrainer", "ReflectionSFTTrainer", DPO])
+@pytest.mark.parametrize(("positions", "refused"), [(12, True), (512, False)])
+def test_rows_beyond_learned_positions_are_refused_when_the_trainer_is_made(positions, refused, name, policy, tmp_path):
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    gpt = saved_with_tokenizer_of(policy, tmp_path / "gpt", GPT2Config, n_positions=positions, **sizes)
+    own, rows = OWN.get(name, {}), text_rows(name)
+    if refused:
+        with pytest.raises(ValueError, match=f"{name}: a row may have .* tokens, and .* learned 12 positions. Fix"):
+            make(name, gpt, tmp_path / "run", rows=rows, **own)
+    else:
+        make(name, gpt, tmp_path / "run", rows=rows, **own).train()
+
+
+def test_a_policy_whose_generate_is_not_its_forward_pass_is_refused_after_its_first_rollout(policy, tmp_path):
+    """RWKV of transformers 5.23: its state is not carried from token to token as in one pass."""
+    sizes = {"hidden_size": 64, "attention_hidden_size": 64, "num_hidden_layers": 2, "context_length": 512}
+    rwkv = saved_with_tokenizer_of(policy, tmp_path / "rwkv", RwkvConfig, **sizes)
+    trainer = make("AdaPOTrainer", rwkv, tmp_path / "run", rows=text_rows("AdaPOTrainer"))
+    with pytest.raises(ValueError, match="RwkvForCausalLM samples with `generate` has log-probabilities that differ"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha=5.0 adds noise .* Fix: neftune_noise_alpha=None"),
+        ({"torch_compile": True}, "torch_compile=True cannot compile .* Fix: leave it out"),
+    ],
+)
+def test_settings_that_part_the_sampled_from_the_trained_policy_are_refused(settings, sentence, policy, tmp_path):
+    with pytest.raises(ValueError, match=f"AdaPOTrainer: {sentence}"):
+        make("AdaPOTrainer", policy, tmp_path, rows=text_rows("AdaPOTrainer"), **settings)
+
+
+@pytest.mark.parametrize("named", [None, ["MyOwnModel"], ["Qwen2Model"]])
+def test_a_checkpoint_without_the_class_of_a_model_that_generates_is_refused(named, policy, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    model.save_pretrained(tmp_path / "policy")
+    AutoTokenizer.from_pretrained(policy).save_pretrained(tmp_path / "policy")
+    config = json.loads((tmp_path / "policy/config.json").read_text()) | {"architectures": named}
+    (tmp_path / "policy/config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="config.json has architectures=.* Fix: correct it, or load the model"):
+        make("AdaPOTrainer", str(tmp_path / "policy"), tmp_path / "run", rows=text_rows("AdaPOTrainer"))
+
+
+def test_a_chat_template_that_refuses_is_named(policy, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    refusing = "{% for m in messages %}{% if m.role == 'assistant' %}{{ raise_exception('no assistants') }}{% endif %}"
+    tokenizer.chat_template = refusing + "{{ m.content }}{% endfor %}"
+    with pytest.raises(ValueError, match="AdaPOTrainer: the chat template cannot write .*no assistants.* Fix"):
+        make(
+            "AdaPOTrainer",
+            policy,
+            tmp_path,
+            rows=text_rows("AdaPOTrainer"),
+            trainer_kwargs={"processing_class": tokenizer},
+        )

@@ -169,7 +169,7 @@ def can_decode(model: Any) -> bool:
         model: with or without an adapter.
     """
     base = without_adapters(model)
-    if type(base).generate is not _GENERATE or "generate" in vars(base) or "generate" in vars(model):
+    if getattr(type(base), "generate", None) is not _GENERATE or "generate" in vars(base) or "generate" in vars(model):
         return False
     changes = changed_generation(base)
     if changes:

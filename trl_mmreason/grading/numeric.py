@@ -131,7 +131,9 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
             # variable is now the larger one, now the smaller one
             random = Random(f"{name} {index} {left.node} {right.node}")
             sign = -1 if (0, 1 + place % 2, 1)[index % 3] == 1 else 1
-            point[name] = sign * Fraction(random.randint(3, 97), random.randint(5, 29) * (1 + 4 * ((index + place) % 2)))
+            point[name] = sign * Fraction(
+                random.randint(3, 97), random.randint(5, 29) * (1 + 4 * ((index + place) % 2))
+            )
         try:
             pair = _at(left, right, point)
         except OverflowError as error:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from datasets import ClassLabel, Dataset
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
@@ -29,7 +30,7 @@ from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
-from .model_checks import check_model, is_placed_later, unreached_weights
+from .model_checks import architecture_problem, check_model, is_placed_later, unreached_weights
 from .noise import turn_off_noise
 from .processor_checks import NO_TEMPLATE
 
@@ -78,7 +79,7 @@ class NamedEvaluations(Trainer):
 
 
 def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor to reject positional arguments that must be named."""
+    """Wrap a constructor to reject positional arguments that must be named, and to say what a chat template refuses."""
     parameters = list(inspect.signature(init).parameters.values())[1:]
     names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     takes_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
@@ -96,7 +97,13 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
                 f"{trainer}: got {', '.join(type(value).__name__ for value in positional)} without names, expected "
                 f"{', '.join(names)}. Fix: {trainer}({unnamed}, args=…, train_dataset=…)."
             )
-        init(self, *positional, **named)
+        try:
+            init(self, *positional, **named)
+        except TemplateError as error:
+            raise ValueError(
+                f"{type(self).__name__}: the chat template cannot write a conversation ({type(error).__name__}: "
+                f"{error}). Fix: a processor whose chat_template takes the roles of the rows, and assistant."
+            ) from error
 
     return checked
 
@@ -338,10 +345,15 @@ def prepare_loading(model: Any, args: Any) -> None:
         return
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False
-    if isinstance(model, str) and is_deepspeed_zero3_enabled():
-        settings = args.model_init_kwargs or {}
-        where = {name: settings[name] for name in ("revision", "trust_remote_code") if name in settings}
-        import_model_classes(AutoConfig.from_pretrained(model, **where))
+    if not isinstance(model, str):
+        return
+    settings = args.model_init_kwargs or {}
+    where = {name: settings[name] for name in ("revision", "trust_remote_code") if name in settings}
+    config = AutoConfig.from_pretrained(model, **where)
+    if problem := architecture_problem(config):
+        raise ValueError(f"{model}: {problem}")
+    if is_deepspeed_zero3_enabled():
+        import_model_classes(config)
 
 
 def prepare_models(trainer: Any) -> None:

@@ -25,7 +25,8 @@ from transformers.trainer_utils import TrainOutput
 from ..compat.sharding import local_part
 from ..data.folders import write_whole
 from .model_card import FACTS_FILE
-from .model_checks import check_scores, check_trainable, is_placed_later
+from .model_checks import check_scores, check_trainable, is_float32, is_placed_later
+from .noise import noise_of
 from .resuming import newest_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -331,6 +332,13 @@ class _Observer(TrainerCallback):
         facts.skipped += skipped
         trainer._made_since_log += not skipped
         if facts.updates == 1 and facts.mean_difference > MAX_DIFFERENCE:
+            if not trainer.use_vllm and not noise_of(trainer.model) and is_float32(trainer.model):
+                raise ValueError(
+                    f"{type(trainer).__name__}: what {type(trainer.model).__name__} samples with `generate` has "
+                    f"log-probabilities that differ by {facts.mean_difference:.2g} nats in the mean from those of its "
+                    "forward pass, so that it would be trained on what another policy said. Fix: another model, "
+                    "use_vllm=True, or a report to transformers."
+                )
             logger.warning(
                 "%s: sampled tokens have log-probabilities that differ by %.2f in the mean from those of the training "
                 "pass, %.2f at most: sampled and trained policy are not the same. Check dropout, and the engine's "

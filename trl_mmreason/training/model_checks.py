@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+import transformers
+from datasets import Dataset
+from torch import Tensor, nn
 from transformers import Trainer
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import get_model_param_count
@@ -65,12 +67,22 @@ def check_model(trainer: Any) -> float | None:
     if trainer.aux_loss_enabled:
         problem = problem or experts_problem(model.config)
     problem = problem or rotary_problem(model.config, _longest_row(trainer))
+    problem = problem or positions_problem(model, trainer)
+    if isinstance(trainer, GRPOTrainer) and (alpha := trainer.args.neftune_noise_alpha):
+        problem = problem or (
+            f"neftune_noise_alpha={alpha} adds noise to the embeddings, in training and where the policy samples: the "
+            "two are not one policy. Fix: neftune_noise_alpha=None."
+        )
+    if isinstance(trainer, GRPOTrainer) and trainer.args.torch_compile:
+        problem = (
+            problem or "torch_compile=True cannot compile the passes of a trainer that samples. Fix: leave it out."
+        )
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
     if isinstance(trainer, GRPOTrainer) and (noise := noise_of(trainer.accelerator.unwrap_model(trainer.model))):
         logger.warning(
-            "%s: the policy has noise (%s), which is on in training and off where it samples: the two are not one "
-            "policy. Fix: disable_dropout=True.",
+            "%s: the policy has noise (%s), which is drawn anew in each pass: what samples and what is trained are not "
+            "one policy. Fix: disable_dropout=True.",
             type(trainer).__name__,
             noise,
         )
@@ -105,7 +117,7 @@ def check_scores(trainer: Any) -> float | None:
     if fused_head_output(without_adapters(model)) is None:
         return None
     ids, temperature = some_ids(trainer.processing_class, model), getattr(trainer, "temperature", 1.0)
-    exact = not (trainer.args.bf16 or trainer.args.fp16) and _is_float32(model)
+    exact = not (trainer.args.bf16 or trainer.args.fp16) and is_float32(model)
     problem = None
     if trainer.aux_loss_enabled and not is_placed_later(trainer):  # a pass of the backbone alone
         problem = router_problem(without_adapters(model), ids)
@@ -197,6 +209,65 @@ def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
                 "that keep every row below that, or another model."
             )
     return None
+
+
+def learned_positions(model: Any) -> float:
+    """The tokens that a row may have where positions are learned, each as a row of a table; else infinity.
+
+    Args:
+        model: without adapters.
+    """
+    most: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if most is None:
+        return math.inf
+    tokens = model.get_input_embeddings()
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and part is not tokens]
+    # some have rows for padding, too
+    return most if any(0 <= table.num_embeddings - most <= 2 for table in tables) else math.inf
+
+
+def positions_problem(model: Any, trainer: Any) -> str | None:
+    """Whether a row may have more tokens than the model learned positions for, where a pass ends in an IndexError.
+
+    Args:
+        model: without adapters.
+        trainer: its rows are measured, if the positions are learned.
+    """
+    from .prompt_length import prompt_lengths  # imported late: it imports this module
+
+    most = learned_positions(model)
+    rows = getattr(trainer, "questions", trainer.train_dataset)
+    if most == math.inf or not isinstance(rows, Dataset):
+        return None
+    args, tokenizer = trainer.args, tokenizer_of(trainer.processing_class)
+    if "completion" in rows.column_names:
+        texts = [text if isinstance(text, str) else text[-1]["content"] for text in rows["completion"]]
+        answers = [len(tokenizer(text).input_ids) + 1 for text in texts]
+    else:
+        answers = [getattr(trainer, "max_turns", 1) * (args.max_completion_length or 0)] * len(rows)
+    prompting = {"system_prompt": getattr(trainer, "system_prompt", None)}
+    prompts = prompt_lengths(rows, trainer.processing_class, **prompting) if "prompt" in rows.column_names else []
+    longest = max(map(sum, zip(prompts, answers, strict=True)), default=0)
+    cut = getattr(args, "max_length", None)
+    if (longest if cut is None else min(longest, cut)) <= most:
+        return None
+    return (
+        f"a row may have {longest} tokens, and {type(model).__name__} learned {most} positions. Fix: a smaller "
+        "max_completion_length, shorter rows, or another model."
+    )
+
+
+def architecture_problem(config: Any) -> str | None:
+    """Whether TRL finds in a configuration the class to load, a model that generates."""
+    names = config.architectures or []
+    if names and hasattr(getattr(transformers, names[0], None), "generate"):
+        return None
+    if names and getattr(config, "auto_map", None):  # code of the checkpoint's own
+        return None
+    return (
+        f"config.json has architectures={names}, expected the class of a model that generates, as "
+        '["Qwen2_5_VLForConditionalGeneration"]. Fix: correct it, or load the model and pass that.'
+    )
 
 
 def _longest_row(trainer: Any) -> float:
@@ -334,7 +405,7 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact:
         temperature: of the fused head.
         exact: whether passes round in float32; by default, whether all weights are in it.
     """
-    exact = _is_float32(model) if exact is None else exact
+    exact = is_float32(model) if exact is None else exact
     kept, name = ids.shape[1] - _CHANGED, type(without_adapters(model)).__name__
     pair = torch.cat([ids, torch.cat([ids[:, :kept], ids[:, :_CHANGED]], dim=1)])  # (2, T)
     inputs = _text_inputs(model, pair)
@@ -362,7 +433,7 @@ def _text_inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **types}
 
 
-def _is_float32(model: Any) -> bool:
+def is_float32(model: Any) -> bool:
     return {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 

@@ -23,6 +23,7 @@ from ...scripts.single_stage import DataArguments, family_and_size, load_split, 
 from ...training.construction import prepare_policy
 from ...training.model_card import MINIATURE
 from ...training.model_checks import (
+    architecture_problem,
     experts_problem,
     rotary_problem,
     router_problem,
@@ -64,6 +65,8 @@ def load_for_checks(name: str, *, weights: bool = False) -> tuple[Any, Any, list
     config = AutoConfig.from_pretrained(name)
     if not sees_images(config):
         raise ValueError(f"a {type(config).__name__} sees no images; name a vision-language model")
+    if problem := architecture_problem(config):
+        raise ValueError(problem)
     try:
         generation = GenerationConfig.from_pretrained(name)
     except OSError:  # a checkpoint may have none
