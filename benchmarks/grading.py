@@ -255,46 +255,62 @@ def grading(*, rounds: int = 3, answers: int = 2000, cap: float = 10.0) -> Resul
     return Result({"seconds_per_answer": seconds, "start": first})
 
 
-def labelled(*, cap: float = 10.0) -> Result:
-    """How many of the labelled answers that the tests use are decided rightly.
+def labelled(*, cap: float = 10.0, of: str = "labelled") -> Result:
+    """How many labelled answers are decided rightly, and how many wrong ones are paid.
 
     The other graders get the gold as it is and boxed, and the better of the two counts; a hang is wrong, and a missing
     reward is right where the gold cannot be used.
 
     Args:
         cap: seconds after which another grader is killed.
+        of: the labelled set that the rules were written with, or "view", "stop" or "sealed", by origin
+            (tests/grading/test_origins.py).
     """
-    cases = [json.loads(line) for line in (ROOT / "tests/grading/labelled.jsonl").open(encoding="utf-8")]
-    right = {"ours": right_of_ours(cases)}
+    file = ROOT / "tests/grading" / (f"{of}.jsonl" if of == "labelled" else f"origins/{of}.jsonl")
+    cases = [json.loads(line) for line in file.open(encoding="utf-8")]
+    found = {"ours": decided_by_ours(cases)}
     for name, title in OTHERS.items():
-        tries = [right_of_other(Other(name, cap), cases, form) for form in ("{}", r"\boxed{{{}}}")]
-        right[title] = max(tries, key=lambda found: found.total())
+        tries = [decided_by_other(Other(name, cap), cases, form) for form in ("{}", r"\boxed{{{}}}")]
+        found[title] = max(tries, key=lambda verdicts: rightly(verdicts, cases).total())
+    right = {title: rightly(verdicts, cases) for title, verdicts in found.items()}
     print(f"{'rightly decided':24}{'cases':>7}" + "".join(f"{title:>22}" for title in right))
     for category, size in Counter(case["category"] for case in cases).items():
-        print(f"{category:24}{size:7}" + "".join(f"{found[category]:22}" for found in right.values()))
-    print(f"{'all':24}{len(cases):7}" + "".join(f"{found.total() / len(cases):22.1%}" for found in right.values()))
-    return Result(dict(right))
+        print(f"{category:24}{size:7}" + "".join(f"{one[category]:22}" for one in right.values()))
+    print(f"{'all':24}{len(cases):7}" + "".join(f"{one.total() / len(cases):22.1%}" for one in right.values()))
+    wrong = [number for number, case in enumerate(cases) if case["expected"] is not True]
+    paid = {title: sum(verdicts[number] is True for number in wrong) for title, verdicts in found.items()}
+    print(f"{'paid though wrong':24}{len(wrong):7}" + "".join(f"{number:22}" for number in paid.values()))
+    return Result({"right": {title: dict(one) for title, one in right.items()}, "paid": paid})
 
 
-def right_of_ours(cases: list[dict[str, Any]]) -> Counter[str]:
+Verdicts = list[bool | None]
+
+
+def rightly(verdicts: Verdicts, cases: list[dict[str, Any]]) -> Counter[str]:
     """Rightly decided cases by category."""
+    return Counter(
+        case["category"] for verdict, case in zip(verdicts, cases, strict=True) if verdict is case["expected"]
+    )
+
+
+def decided_by_ours(cases: list[dict[str, Any]]) -> Verdicts:
+    """Our verdict of each case."""
     logging.getLogger("trl_mmreason").setLevel(logging.ERROR)  # golds that cannot be used are meant to be there
     graders = {"strict": Grader(), "lenient": Grader(tolerance="lenient")}
-    right: Counter[str] = Counter()
-    for case in cases:
-        grader = graders[case.get("tolerance", "strict")]
-        options = {name: case.get(name) for name in ("choices", "question")}
-        right[case["category"]] += grader.grade(case["completion"], case["gold"], **options).correct is case["expected"]
-    return right
+    return [
+        graders[case.get("tolerance", "strict")]
+        .grade(case["completion"], case["gold"], **{name: case.get(name) for name in ("choices", "question")})
+        .correct
+        for case in cases
+    ]
 
 
-def right_of_other(other: Other, cases: list[dict[str, Any]], form: str) -> Counter[str]:
-    """The same of another grader: a case is right if any gold is met, and has no reward if none can be used."""
-    right: Counter[str] = Counter()
+def decided_by_other(other: Other, cases: list[dict[str, Any]], form: str) -> Verdicts:
+    """Another grader's: right if any gold is met, none if no gold can be used."""
+    verdicts: Verdicts = []
     for case in cases:
         golds = [case["gold"]] if isinstance(case["gold"], str) else case["gold"]
         rewards = [other.grade(case["completion"], form.format(gold))[0] for gold in golds]
-        reward = None if all(each is None for each in rewards) else any(rewards)
-        right[case["category"]] += reward is case["expected"]
+        verdicts.append(None if all(each is None for each in rewards) else any(rewards))
     other.close()
-    return right
+    return verdicts
