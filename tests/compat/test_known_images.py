@@ -443,7 +443,7 @@ def test_updates_are_those_of_images_that_every_row_encodes(way, checkpoints, tm
         assert changed_weights(trainer.model, before)
         found.append(trainer)
     assert abs(losses_of(found[0])[1]) > 1e-4
-    assert_weights(found[0].model, found[1].model, atol=1e-5)
+    assert_weights(found[0].model, found[1].model, atol=1e-4)
 
 
 @pytest.mark.parametrize(

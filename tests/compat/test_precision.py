@@ -112,7 +112,7 @@ def test_log_probabilities_are_float32_and_the_first_ratio_is_1(base, tmp_path, 
 
     trainer.compute_loss = spy
     trainer.train()
-    assert ratios[0] == pytest.approx((1, 1), abs=2**-7)  # products of other shapes may be rounded otherwise
+    assert ratios[0] == pytest.approx((1, 1), abs=2**-6)  # products of other shapes may be rounded otherwise
     assert ratios[2][0] < 0.9 < 1.1 < ratios[2][1]  # the same trajectories after two updates
 
 

@@ -38,7 +38,7 @@ def train(kind, model, folder, rows, **settings):
 
 
 def test_top_entropy_quantile_makes_trls_updates(checkpoints, rows, tmp_path):
-    """Under SGD to 1e-7. Adam divides a gradient by its size, and so makes rounding errors of gradients near 0 as large
+    """Under SGD to 1e-6. Adam divides a gradient by its size, and so makes rounding errors of gradients near 0 as large
     as the learning rate. There are many of them when few tokens carry loss; after some steps other tokens are sampled.
     """
     settings = {"top_entropy_quantile": 0.2, "max_completion_length": 12, "max_steps": 3}
@@ -47,7 +47,7 @@ def test_top_entropy_quantile_makes_trls_updates(checkpoints, rows, tmp_path):
         train(kind, checkpoints("qwen2_5_vl"), tmp_path, with_images, optim="sgd", learning_rate=0.1, **settings)
         for kind in (GroupGRPOTrainer, GRPOTrainer)
     )
-    assert_weights(ours.model, theirs.model, atol=1e-7)
+    assert_weights(ours.model, theirs.model, atol=1e-6)
     assert losses_of(ours) == pytest.approx(losses_of(theirs), abs=1e-6)
     assert max(map(abs, losses_of(ours))) > 0.01
 

@@ -184,7 +184,9 @@ def test_noise_is_told_when_the_trainer_is_made_and_can_be_turned_off(where, tmp
     getattr(model.config, f"{where}_config").attention_dropout = 0.25
     folder = saved(lambda: (model, processor), tmp_path / "model")
     make("AdaPOTrainer", folder, tmp_path)
-    assert "AdaPOTrainer: the policy has noise (attention_dropout 0.25), which is drawn anew in each pass" in caplog.text
+    assert (
+        "AdaPOTrainer: the policy has noise (attention_dropout 0.25), which is drawn anew in each pass" in caplog.text
+    )
     caplog.clear()
     trainer = make("AdaPOTrainer", folder, tmp_path, disable_dropout=True)
     assert "noise" not in caplog.text

@@ -89,7 +89,8 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
 
 def read_gold(text: str) -> str:
     """Extract the answer of a gold string, which may be a solution: as of a completion, else the whole string."""
-    text = without_thinking(text) or ""
+    spoken = without_thinking(text)
+    text = text if spoken is None else spoken
     boxes = find_spans(text)
     if boxes.missing_until is not None or boxes.some_are_empty and not boxes.filled:
         return ""

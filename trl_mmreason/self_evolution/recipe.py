@@ -69,14 +69,16 @@ class EvolutionArguments(StagedArguments):
     SECTIONS = {"evolution": "SelfEvolutionConfig", "evaluation": SamplingParams}
 
     output_dir: str = "runs/self_evolution"
+    judge_server: str | None = None
+    judge_model: str | None = None
     answers: int = 10
     measure_with_actor_prompt: bool = False
     evolution: dict = field(default_factory=dict)
     evaluation: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.judge_server is None) != (self.judge_model is None):
             raise ValueError(
                 f"judge_server={self.judge_server!r} and judge_model={self.judge_model!r}: give both, or neither."
             )
+        super().__post_init__()
