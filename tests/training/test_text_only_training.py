@@ -143,3 +143,16 @@ def test_a_chat_template_that_refuses_is_named(policy, tmp_path):
             rows=text_rows("AdaPOTrainer"),
             trainer_kwargs={"processing_class": tokenizer},
         )
+
+
+@pytest.mark.parametrize("name", ["AdaPOTrainer", "ReflectionSFTTrainer"])
+def test_a_late_row_with_a_token_that_the_model_lacks_is_named(name, policy, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<new>"]})
+    rows = text_rows(name).to_list()
+    make(
+        name, policy, tmp_path / "before", rows=Dataset.from_list(rows), trainer_kwargs={"processing_class": tokenizer}
+    )
+    rows[-1]["prompt"][-1]["content"] += " <new>"
+    with pytest.raises(ValueError, match=f"{name}: row {len(rows) - 1} has '<new>', .* Fix: model.resize_token"):
+        make(name, policy, tmp_path, rows=Dataset.from_list(rows), trainer_kwargs={"processing_class": tokenizer})

@@ -67,7 +67,7 @@ def check_model(trainer: Any) -> float | None:
     if trainer.aux_loss_enabled:
         problem = problem or experts_problem(model.config)
     problem = problem or rotary_problem(model.config, _longest_row(trainer))
-    problem = problem or positions_problem(model, trainer)
+    problem = problem or positions_problem(model, trainer) or tokens_problem(model, trainer)
     if isinstance(trainer, GRPOTrainer) and (alpha := trainer.args.neftune_noise_alpha):
         problem = problem or (
             f"neftune_noise_alpha={alpha} adds noise to the embeddings, in training and where the policy samples: the "
@@ -255,6 +255,29 @@ def positions_problem(model: Any, trainer: Any) -> str | None:
         f"a row may have {longest} tokens, and {type(model).__name__} learned {most} positions. Fix: a smaller "
         "max_completion_length, shorter rows, or another model."
     )
+
+
+def tokens_problem(model: Any, trainer: Any) -> str | None:
+    """Whether a row has a token that was added to the tokenizer and that the model has no embedding of.
+
+    Args:
+        model: without adapters.
+        trainer: its rows are searched, if there are such tokens.
+    """
+    known = model.get_input_embeddings().num_embeddings
+    added = tokenizer_of(trainer.processing_class).get_added_vocab()
+    beyond = {token: number for token, number in added.items() if number >= known}
+    rows = getattr(trainer, "questions", trainer.train_dataset)
+    if not beyond or not isinstance(rows, Dataset):
+        return None
+    names = [name for name in ("prompt", "completion") if name in rows.column_names]
+    for number, row in enumerate(rows.select_columns(names)):
+        if token := next((token for token in beyond if token in str(row)), None):
+            return (
+                f"row {number} has {token!r}, which is token {beyond[token]}, and {type(model).__name__} has {known}. "
+                "Fix: model.resize_token_embeddings(len(tokenizer)), or leave such rows out."
+            )
+    return None
 
 
 def architecture_problem(config: Any) -> str | None:
