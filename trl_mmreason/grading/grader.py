@@ -170,9 +170,8 @@ class Grader:
         if not golds:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
-        extracted = extract_answer(completion, parts=any("," in one or ";" in one for one in golds))
-        if self.prose:
-            extracted = prose_answer(completion)
+        parts = any("," in one or ";" in one for one in golds)
+        extracted = prose_answer(completion) if self.prose else extract_answer(completion, parts=parts)
         if extracted is None:
             return Verdict(False, None, "no answer found")
         if len(extracted) > MAX_CHARACTERS:

@@ -154,9 +154,8 @@ _FACTOR = re.compile(
 @lru_cache(maxsize=4096)
 def parse_unit(text: str) -> MeasurementUnit | None:
     """Parse `cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; `None` if it is not one."""
-    text = (
-        CURRENCIES.get(text, text).strip().rstrip(".").replace("ms^{-", "m s^{-").replace("μ ", "μ")
-    )  # metres a second, not milliseconds
+    text = CURRENCIES.get(text, text).strip().rstrip(".").replace("μ ", "μ")
+    text = text.replace("ms^{-", "m s^{-")  # metres per second, not milliseconds
     if text in ("%", "percent", "per cent", "pct", "percentage", "百分之"):
         return PERCENT
     if text in _TEMPERATURES:

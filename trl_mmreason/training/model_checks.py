@@ -237,7 +237,7 @@ def positions_problem(model: Any, trainer: Any) -> str | None:
 
     most = learned_positions(model)
     rows = getattr(trainer, "questions", trainer.train_dataset)
-    if most == math.inf or not isinstance(rows, Dataset):
+    if most == math.inf or not isinstance(rows, Dataset) or "prompt" not in rows.column_names:
         return None
     args, tokenizer = trainer.args, tokenizer_of(trainer.processing_class)
     if "completion" in rows.column_names:
@@ -246,7 +246,7 @@ def positions_problem(model: Any, trainer: Any) -> str | None:
     else:
         answers = [getattr(trainer, "max_turns", 1) * (args.max_completion_length or 0)] * len(rows)
     prompting = {"system_prompt": getattr(trainer, "system_prompt", None)}
-    prompts = prompt_lengths(rows, trainer.processing_class, **prompting) if "prompt" in rows.column_names else []
+    prompts = prompt_lengths(rows, trainer.processing_class, **prompting)
     longest = max(map(sum, zip(prompts, answers, strict=True)), default=0)
     cut = getattr(args, "max_length", None)
     if (longest if cut is None else min(longest, cut)) <= most:
