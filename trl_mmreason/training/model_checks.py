@@ -220,7 +220,7 @@ def learned_positions(model: Any) -> float:
     most: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if most is None:
         return math.inf
-    tokens = model.get_input_embeddings()
+    tokens = _table_of_tokens(model)
     tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and part is not tokens]
     # some have rows for padding, too
     return most if any(0 <= table.num_embeddings - most <= 2 for table in tables) else math.inf
@@ -264,7 +264,7 @@ def tokens_problem(model: Any, trainer: Any) -> str | None:
         model: without adapters.
         trainer: its rows are searched, if there are such tokens.
     """
-    known = model.get_input_embeddings().num_embeddings
+    known = _table_of_tokens(model).num_embeddings
     added = tokenizer_of(trainer.processing_class).get_added_vocab()
     beyond = {token: number for token, number in added.items() if number >= known}
     rows = getattr(trainer, "questions", trainer.train_dataset)
@@ -395,9 +395,15 @@ def rows_scoring_problem(
     return (fused - expected).abs().max().item(), problem
 
 
+def _table_of_tokens(model: Any) -> Any:
+    """The embeddings of tokens, out of PEFT's wrappers for them, some of which hide its size."""
+    layer = model.get_input_embeddings()
+    return next((part for part in layer.modules() if hasattr(part, "num_embeddings")), layer)
+
+
 def _fix_for(model: Any, rows: Sequence[Prompt]) -> str:
     """What helps against rows that a model cannot score."""
-    known = model.get_input_embeddings().num_embeddings
+    known = _table_of_tokens(model).num_embeddings
     if (largest := max(max(row.ids) for row in rows)) >= known:
         return (
             f"model.resize_token_embeddings(len(tokenizer)), as a row has the token {largest}, and the model {known} "
