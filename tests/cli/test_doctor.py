@@ -12,6 +12,7 @@ import torch
 import yaml
 from packaging.requirements import Requirement
 from peft import LoraConfig, get_peft_model
+from text_reasoners import saved_reasoner
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trl_mmreason import (
@@ -496,3 +497,11 @@ def test_an_adapter_is_named_as_one(tmp_path, capsys):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
     _, lines = doctor(capsys, "--model", tmp_path)
     assert f"'{tmp_path}' holds an adapter of owner/base, expected a whole model. Fix: " in lines[-1]
+
+
+@pytest.mark.parametrize("weights", [(), ("--weights",)])
+def test_a_text_only_policy_is_fine(weights, tmp_path, capsys):
+    status, lines = doctor(capsys, "--model", saved_reasoner("qwen2", tmp_path), *weights)
+    assert status is None
+    assert "note  a text-only policy: rows with images are refused." in lines
+    assert any(line.startswith("ok    AdaPO: exact") for line in lines)

@@ -27,12 +27,12 @@ from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.training.model_checks import (
     loops_problem,
-    rotary_problem,
     rows_scoring_problem,
     scoring_problem,
     some_ids,
     unreached_weights,
 )
+from trl_mmreason.training.model_problems import rotary_problem
 from trl_mmreason.training.noise import noise_of, turn_off_noise
 from trl_mmreason.training.processor_checks import (
     answer_prompt_problem,

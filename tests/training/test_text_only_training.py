@@ -6,9 +6,10 @@ import pytest
 from datasets import Dataset
 from every_trainer import DPO, GRPO, TRAINERS, make, rows_of
 from exactness import Plain, rollout_difference
+from peft import PromptTuningConfig
 from support import changed_weights, full_but, prepared_batch, weights_of
 from text_reasoners import saved_reasoner
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, RwkvConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, OPTConfig, RwkvConfig
 
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 
@@ -156,3 +157,40 @@ def test_a_late_row_with_a_token_that_the_model_lacks_is_named(name, policy, tmp
     rows[-1]["prompt"][-1]["content"] += " <new>"
     with pytest.raises(ValueError, match=f"{name}: row {len(rows) - 1} has '<new>', .* Fix: model.resize_token"):
         make(name, policy, tmp_path, rows=Dataset.from_list(rows), trainer_kwargs={"processing_class": tokenizer})
+
+
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}"
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["system_prompt", "late row"])
+def test_a_chat_template_that_refuses_the_roles_of_a_row_is_named_when_the_trainer_is_made(late, policy, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.chat_template = NO_SYSTEM + PLAIN
+    rows, kwargs = text_rows("AdaPOTrainer").to_list(), {"processing_class": tokenizer}
+    make("AdaPOTrainer", policy, tmp_path / "plain", rows=Dataset.from_list(rows), trainer_kwargs=kwargs)
+    if late:
+        rows[-1]["prompt"].insert(0, {"role": "system", "content": "Be brief."})
+    else:
+        kwargs["system_prompt"] = "Be brief."
+    with pytest.raises(ValueError, match=r"row (0|15) of train_dataset has messages of system, user, .*no system.* Fix"):
+        make("AdaPOTrainer", policy, tmp_path, rows=Dataset.from_list(rows), trainer_kwargs=kwargs)
+
+
+@pytest.mark.parametrize("name", ["AdaPOTrainer", "ReflectionSFTTrainer"])
+def test_an_adapter_with_tokens_of_its_own_is_refused(name, policy, tmp_path):
+    adapter = PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
+    with pytest.raises(ValueError, match=f"{name}: PromptTuningConfig puts tokens before .* Fix: LoRA"):
+        make(name, policy, tmp_path, rows=text_rows(name), trainer_kwargs={"peft_config": adapter})
+
+
+@pytest.mark.parametrize("width", [32, 16])
+def test_a_model_whose_forward_pass_calls_a_part_of_its_base_model_is_exact(width, policy, tmp_path):
+    """OPT's calls `model.decoder`, which projects to another width before the head."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "ffn_dim": 64, "num_attention_heads": 4, "dropout": 0.0}
+    folder = saved_with_tokenizer_of(policy, tmp_path / "opt", OPTConfig, word_embed_proj_dim=width, **sizes)
+    trainer = make("AdaPOTrainer", folder, tmp_path, rows=text_rows("AdaPOTrainer"))
+    assert rollout_difference(trainer, Plain(folder, AutoConfig.from_pretrained(folder))) < 1e-5

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -123,7 +124,10 @@ def _own_logits(model: Any) -> Tensor | None:
         return None
     hidden = _HIDDEN.expand(1, 2, -1)
     outputs = _AnyOutputs(last_hidden_state=hidden)
-    with replaced(base, forward=lambda *args, **kwargs: outputs), replaced(head, forward=lambda products: products):
+    with ExitStack() as handing_on:
+        for part in (base, *base.children()):  # OPT's forward pass calls its base_model's decoder
+            handing_on.enter_context(replaced(part, forward=lambda *args, **kwargs: outputs))
+        handing_on.enter_context(replaced(head, forward=lambda products: products))
         ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
         with torch.no_grad():
             logits = type(model).forward(model, input_ids=ids).logits

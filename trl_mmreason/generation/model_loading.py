@@ -63,6 +63,11 @@ def sees_images(config: Any) -> bool:
     )
 
 
+def auto_class_of(config: Any) -> Any:
+    """The class of transformers that loads a model of this configuration."""
+    return AutoModelForImageTextToText if sees_images(config) else AutoModelForCausalLM
+
+
 def load_model(
     model: str,
     *,
@@ -102,10 +107,9 @@ def load_model(
     source = {"revision": base_revision, "trust_remote_code": trust_remote_code}
     whereabouts = {name: model_kwargs[name] for name in _WHEREABOUTS if name in model_kwargs}
     config = AutoConfig.from_pretrained(base, **source, **whereabouts)
-    auto_class = AutoModelForImageTextToText if sees_images(config) else AutoModelForCausalLM
     placed = {"device_map": {"": device or patient_state().device}, **model_kwargs}
     with loading_whole():  # whatever shards the policies that are trained here
-        loaded = auto_class.from_pretrained(base, dtype=dtype, **source, **placed)
+        loaded = auto_class_of(config).from_pretrained(base, dtype=dtype, **source, **placed)
         if adapter is not None:
             loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
             check_adapter_restored(loaded, adapter)

@@ -30,7 +30,8 @@ from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
-from .model_checks import architecture_problem, check_model, is_placed_later, unreached_weights
+from .model_checks import check_model, is_placed_later, unreached_weights
+from .model_problems import architecture_problem
 from .noise import turn_off_noise
 from .processor_checks import NO_TEMPLATE
 

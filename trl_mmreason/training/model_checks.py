@@ -16,9 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import transformers
-from datasets import Dataset
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Trainer
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import get_model_param_count
@@ -29,8 +27,18 @@ from ..compat.fused_head import fused_head_output
 from ..compat.model_parts import without_adapters
 from ..compat.vision_passes import ImageHooks, vision_weights, weights_behind
 from ..generation.batch import Prompt, collate
+from .model_problems import (
+    adapter_problem,
+    experts_problem,
+    longest_row,
+    no_auxiliary_loss,
+    positions_problem,
+    rotary_problem,
+    table_of_tokens,
+    tokens_problem,
+)
 from .noise import noise_of
-from .processor_checks import TOKEN_TYPES, collated_problem, processor_problem, rows_problem, some_rows
+from .processor_checks import TOKEN_TYPES, collated_problem, processor_problem, roles_problem, rows_problem, some_rows
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +67,19 @@ def check_model(trainer: Any) -> float | None:
     model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
     if fused_head_output(model) is None:
         return None
-    problem = processor_problem(trainer.processing_class)
-    for role in ("train_dataset", "eval_dataset"):
-        problem = problem or rows_problem(trainer.processing_class, getattr(trainer, role), role)
+    problem = adapter_problem(trainer.model) or processor_problem(trainer.processing_class)
+    template = dict(getattr(trainer, "chat_template_kwargs", None) or {})
+    if own_template := getattr(trainer, "chat_template", None):
+        template["chat_template"] = own_template
+    for role, prompt in (("train_dataset", "system_prompt"), ("eval_dataset", "eval_system_prompt")):
+        rows, system_prompt = getattr(trainer, role), getattr(trainer, prompt, None)
+        problem = problem or rows_problem(trainer.processing_class, rows, role)
+        problem = problem or roles_problem(trainer.processing_class, rows, role, system_prompt, **template)
     if not isinstance(trainer, GRPOTrainer):
         problem = problem or collated_problem(trainer.processing_class)
     if trainer.aux_loss_enabled:
         problem = problem or experts_problem(model.config)
-    problem = problem or rotary_problem(model.config, _longest_row(trainer))
+    problem = problem or rotary_problem(model.config, longest_row(trainer))
     problem = problem or positions_problem(model, trainer) or tokens_problem(model, trainer)
     if isinstance(trainer, GRPOTrainer) and (alpha := trainer.args.neftune_noise_alpha):
         problem = problem or (
@@ -190,124 +203,6 @@ def check_trainable(trainer: Trainer) -> None:
         )
 
 
-def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
-    """Whether rotary frequencies depend on the longest row of a batch, so that a row's scores depend on the others.
-
-    Args:
-        config: configuration of the model.
-        longest: tokens that a row may have.
-    """
-    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    for each in (parameters, *(part for part in parameters.values() if isinstance(part, dict))):  # of kinds of layers
-        if each.get("rope_type") not in ("dynamic", "longrope"):
-            continue
-        most = each.get("original_max_position_embeddings") or config.get_text_config().max_position_embeddings
-        if longest > most:
-            return (
-                f"{type(config).__name__} has rope_type={each['rope_type']!r}: frequencies change for all rows of a "
-                f"batch in which one has more than {most} tokens. Fix: max_prompt_length and max_completion_length "
-                "that keep every row below that, or another model."
-            )
-    return None
-
-
-def learned_positions(model: Any) -> float:
-    """The tokens that a row may have where positions are learned, each as a row of a table; else infinity.
-
-    Args:
-        model: without adapters.
-    """
-    most: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if most is None:
-        return math.inf
-    tokens = _table_of_tokens(model)
-    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and part is not tokens]
-    # some have rows for padding, too
-    return most if any(0 <= table.num_embeddings - most <= 2 for table in tables) else math.inf
-
-
-def positions_problem(model: Any, trainer: Any) -> str | None:
-    """Whether a row may have more tokens than the model learned positions for, where a pass ends in an IndexError.
-
-    Args:
-        model: without adapters.
-        trainer: its rows are measured, if the positions are learned.
-    """
-    from .prompt_length import prompt_lengths  # imported late: it imports this module
-
-    most = learned_positions(model)
-    rows = getattr(trainer, "questions", trainer.train_dataset)
-    if most == math.inf or not isinstance(rows, Dataset) or "prompt" not in rows.column_names:
-        return None
-    args, tokenizer = trainer.args, tokenizer_of(trainer.processing_class)
-    if "completion" in rows.column_names:
-        texts = [text if isinstance(text, str) else text[-1]["content"] for text in rows["completion"]]
-        answers = [len(tokenizer(text).input_ids) + 1 for text in texts]
-    else:
-        answers = [getattr(trainer, "max_turns", 1) * (args.max_completion_length or 0)] * len(rows)
-    prompting = {"system_prompt": getattr(trainer, "system_prompt", None)}
-    prompts = prompt_lengths(rows, trainer.processing_class, **prompting)
-    longest = max(map(sum, zip(prompts, answers, strict=True)), default=0)
-    cut = getattr(args, "max_length", None)
-    if (longest if cut is None else min(longest, cut)) <= most:
-        return None
-    return (
-        f"a row may have {longest} tokens, and {type(model).__name__} learned {most} positions. Fix: a smaller "
-        "max_completion_length, shorter rows, or another model."
-    )
-
-
-def tokens_problem(model: Any, trainer: Any) -> str | None:
-    """Whether a row has a token that was added to the tokenizer and that the model has no embedding of.
-
-    Args:
-        model: without adapters.
-        trainer: its rows are searched, if there are such tokens.
-    """
-    known = _table_of_tokens(model).num_embeddings
-    added = tokenizer_of(trainer.processing_class).get_added_vocab()
-    beyond = {token: number for token, number in added.items() if number >= known}
-    rows = getattr(trainer, "questions", trainer.train_dataset)
-    if not beyond or not isinstance(rows, Dataset):
-        return None
-    names = [name for name in ("prompt", "completion") if name in rows.column_names]
-    for number, row in enumerate(rows.select_columns(names)):
-        if token := next((token for token in beyond if token in str(row)), None):
-            return (
-                f"row {number} has {token!r}, which is token {beyond[token]}, and {type(model).__name__} has {known}. "
-                "Fix: model.resize_token_embeddings(len(tokenizer)), or leave such rows out."
-            )
-    return None
-
-
-def architecture_problem(config: Any) -> str | None:
-    """Whether TRL finds in a configuration the class to load, a model that generates."""
-    names = config.architectures or []
-    if names and hasattr(getattr(transformers, names[0], None), "generate"):
-        return None
-    if names and getattr(config, "auto_map", None):  # code of the checkpoint's own
-        return None
-    return (
-        f"config.json has architectures={names}, expected the class of a model that generates, as "
-        '["Qwen2_5_VLForConditionalGeneration"]. Fix: correct it, or load the model and pass that.'
-    )
-
-
-def _longest_row(trainer: Any) -> float:
-    most = getattr(trainer.args, "max_prompt_length", None)
-    return math.inf if most is None else most + getattr(trainer, "max_turns", 1) * trainer.args.max_completion_length
-
-
-# ------------------------------------------------------------------------------------------- mixtures of experts
-
-
-def experts_problem(config: Any) -> str | None:
-    """Whether TRL finds in a configuration what its auxiliary loss of a mixture of experts needs."""
-    text = config.get_text_config()
-    missing = [name for name in ("num_experts", "num_experts_per_tok") if not hasattr(text, name)]
-    return _no_auxiliary_loss(f"{type(text).__name__} has no {missing[0]}") if missing else None
-
-
 def router_problem(model: Any, ids: Tensor) -> str | None:
     """Whether a model's backbone returns the routers' logits, of which TRL makes its auxiliary loss.
 
@@ -322,16 +217,7 @@ def router_problem(model: Any, ids: Tensor) -> str | None:
         outputs = None
     if getattr(outputs, "router_logits", None):
         return None
-    return _no_auxiliary_loss(f"{type(model).__name__} returns no router_logits")
-
-
-def _no_auxiliary_loss(reason: str) -> str:
-    return (
-        f"TRL cannot compute the auxiliary loss of this mixture of experts, as {reason}. Fix: router_aux_loss_coef=0.0."
-    )
-
-
-# ----------------------------------------------------------------------------------------------------------- scoring
+    return no_auxiliary_loss(f"{type(model).__name__} returns no router_logits")
 
 
 def some_ids(processing_class: Any, model: Any) -> Tensor:
@@ -395,15 +281,9 @@ def rows_scoring_problem(
     return (fused - expected).abs().max().item(), problem
 
 
-def _table_of_tokens(model: Any) -> Any:
-    """The embeddings of tokens, out of PEFT's wrappers for them, some of which hide its size."""
-    layer = model.get_input_embeddings()
-    return next((part for part in layer.modules() if hasattr(part, "num_embeddings")), layer)
-
-
 def _fix_for(model: Any, rows: Sequence[Prompt]) -> str:
     """What helps against rows that a model cannot score."""
-    known = _table_of_tokens(model).num_embeddings
+    known = table_of_tokens(model).num_embeddings
     if (largest := max(max(row.ids) for row in rows)) >= known:
         return (
             f"model.resize_token_embeddings(len(tokenizer)), as a row has the token {largest}, and the model {known} "

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import jinja2
 from datasets import Dataset
 from PIL import Image
 from torch import Tensor
@@ -20,6 +21,7 @@ from trl.data_utils import prepare_multimodal_messages
 from ..data.images import IMAGE_COLUMNS, images_of, stored_images
 from ..generation.batch import Prompt, encode
 from ..generation.model_loading import ENCODING_ERRORS
+from ..messages import with_system_message
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +188,40 @@ def rows_problem(processing_class: Any, rows: Any, role: str) -> str | None:
             return (
                 f"row {number} of {role} has no image, and {type(processing_class).__name__} takes no text without "
                 "one. Fix: leave such rows out, or train another model."
+            )
+    return None
+
+
+def roles_problem(
+    processing_class: Any, rows: Any, role: str, system_prompt: str | None, **template: Any
+) -> str | None:
+    """Whether a chat template refuses the roles of a row's messages, such as a system message.
+
+    Args:
+        processing_class, rows, role: as for `rows_problem`.
+        system_prompt: put before every question.
+        **template: what the trainer hands to the template, and a template of its own.
+    """
+    written = template.get("chat_template") or processing_class.chat_template
+    if not isinstance(rows, Dataset) or "prompt" not in rows.column_names or "raise_exception" not in str(written):
+        return None
+    tried = set()
+    for number, row in enumerate(rows.select_columns("prompt")):
+        prompt = with_system_message(row["prompt"], system_prompt)
+        roles = ("user",) if isinstance(prompt, str) else tuple(message["role"] for message in prompt)
+        if roles in tried or "tool" in roles:
+            continue
+        tried.add(roles)
+        messages = [{"role": role, "content": "?"} for role in roles]
+        if isinstance(processing_class, ProcessorMixin):
+            messages = prepare_multimodal_messages(messages)
+        try:
+            processing_class.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
+        except jinja2.TemplateError as error:
+            return (
+                f"row {number} of {role} has messages of {', '.join(roles)}, which the chat template refuses "
+                f"({error}). Fix: put the system message's text into the question, or a processor whose chat_template "
+                "takes them."
             )
     return None
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 from peft import get_peft_model
-from transformers import AutoModelForImageTextToText
 from trl import ModelConfig
 
 from ...compat.model_parts import freeze_vision_encoder, train_only
+from ...generation.model_loading import auto_class_of
 from ...scripts.single_stage import adapter_config
 from . import Finding, one_line
 
@@ -87,9 +87,9 @@ def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: b
 
 
 def build_without_weights(config: Any) -> Any:
-    """Build a vision-language model on the meta device, where it takes no memory, to count its parameters."""
+    """Build a model on the meta device, where it takes no memory, to count its parameters."""
     with torch.device("meta"):
-        return AutoModelForImageTextToText.from_config(config)
+        return auto_class_of(config).from_config(config)
 
 
 def count_parameters(model: Any, *, trained: bool = False) -> int:

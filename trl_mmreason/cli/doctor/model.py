@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Dataset
 from PIL import Image
-from transformers import AutoConfig, AutoModelForImageTextToText, GenerationConfig
+from transformers import AutoConfig, GenerationConfig, ProcessorMixin
 from trl.trainer.utils import add_fused_lm_head
 
 from ...compat.chat_template import next_turn_ids
@@ -17,23 +17,17 @@ from ...compat.fused_head import measured_head_output
 from ...data.folders import check_model_path
 from ...data.rows import DataError
 from ...generation.batch import declared_end_ids, encode
-from ...generation.model_loading import ENCODING_ERRORS, load_processor, sees_images
+from ...generation.model_loading import ENCODING_ERRORS, auto_class_of, load_processor
 from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
 from ...training.construction import prepare_policy
 from ...training.model_card import MINIATURE
-from ...training.model_checks import (
-    architecture_problem,
-    experts_problem,
-    rotary_problem,
-    router_problem,
-    rows_scoring_problem,
-    scoring_problem,
-    some_ids,
-)
+from ...training.model_checks import router_problem, rows_scoring_problem, scoring_problem, some_ids
+from ...training.model_problems import architecture_problem, experts_problem, rotary_problem
 from ...training.noise import noise_of
 from ...training.processor_checks import (
     IMAGES_NEED,
+    NO_TEMPLATE,
     answer_prompt_problem,
     check_template,
     processor_problem,
@@ -63,8 +57,6 @@ def load_for_checks(name: str, *, weights: bool = False) -> tuple[Any, Any, list
     check_model_path(name)
     refuse_adapter(name)
     config = AutoConfig.from_pretrained(name)
-    if not sees_images(config):
-        raise ValueError(f"a {type(config).__name__} sees no images; name a vision-language model")
     if problem := architecture_problem(config):
         raise ValueError(problem)
     try:
@@ -72,19 +64,26 @@ def load_for_checks(name: str, *, weights: bool = False) -> tuple[Any, Any, list
     except OSError:  # a checkpoint may have none
         generation = GenerationConfig.from_model_config(config)
     processor = load_processor(name)
-    model = AutoModelForImageTextToText.from_pretrained(name) if weights else build_without_weights(config)
+    model = auto_class_of(config).from_pretrained(name) if weights else build_without_weights(config)
     return model, processor, declared_end_ids(generation, processor)
 
 
 def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
     """Try a chat template and a processor: a question with an image, a second turn, and thoughts in tags."""
-    image = Image.new("RGB", (448, 336), "white")
-    try:
-        tokens = len(encode(processor, QUESTION, [image]).ids)
-    except ENCODING_ERRORS as error:
-        yield Finding("FAIL", f"a question with an image cannot be written: {one_line(error)}", f"use {IMAGES_NEED}.")
+    if isinstance(processor, ProcessorMixin):
+        image = Image.new("RGB", (448, 336), "white")
+        try:
+            tokens = len(encode(processor, QUESTION, [image]).ids)
+        except ENCODING_ERRORS as error:
+            fix = f"use {IMAGES_NEED}."
+            yield Finding("FAIL", f"a question with an image cannot be written: {one_line(error)}", fix)
+            return
+        yield Finding("ok", f"a question with an image of 448 × 336 takes {tokens} tokens.")
+    elif processor.chat_template:
+        yield Finding("note", "a text-only policy: rows with images are refused.")
+    else:
+        yield Finding("FAIL", NO_TEMPLATE)
         return
-    yield Finding("ok", f"a question with an image of 448 × 336 takes {tokens} tokens.")
     try:
         turn = next_turn_ids(processor, "Please check your answer.", eos_token_ids=end_ids)
         yield Finding("ok", f"a second turn follows the first answer as it was sampled ({len(turn)} tokens).")
@@ -117,8 +116,8 @@ def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Fi
         prepare_policy(model, processor)
         ids = some_ids(processor, model)
         problem = scoring_problem(model, ids)
-        image = Image.new("RGB", (448, 336), "white")
-        rows = Dataset.from_list([{"prompt": QUESTION, "images": images} for images in ([image], [])])
+        images = [Image.new("RGB", (448, 336), "white")] if isinstance(processor, ProcessorMixin) else []
+        rows = Dataset.from_list([{"prompt": QUESTION, "images": shown} for shown in (images, [])])
         if problem is None and (prompts := some_rows(processor, rows)):
             _, problem = rows_scoring_problem(model, prompts, ids[0, -6:].tolist(), end_ids[0])
     if problem:
