@@ -176,7 +176,7 @@ def test_a_chat_template_that_refuses_the_roles_of_a_row_is_named_when_the_train
         rows[-1]["prompt"].insert(0, {"role": "system", "content": "Be brief."})
     else:
         kwargs["system_prompt"] = "Be brief."
-    with pytest.raises(ValueError, match=r"row (0|15) of train_dataset has messages of system, user, .*no system.* Fix"):
+    with pytest.raises(ValueError, match=r"row (0|15) of train_dataset has .*system, user, .*no system.* Fix"):
         make("AdaPOTrainer", policy, tmp_path, rows=Dataset.from_list(rows), trainer_kwargs=kwargs)
 
 
