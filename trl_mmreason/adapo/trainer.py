@@ -125,6 +125,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         prompts: list | None = None,
         choices: list | None = None,
         id: list | None = None,
+        tolerance: list | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list], None] | None = None,
         **kwargs: Any,
@@ -138,7 +139,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         items = [
             item
             for index in ((0, -1) if self.followup else (0,))
-            for item in grading_items([texts[index] for texts in turns], answer, prompts, choices, id)
+            for item in grading_items([texts[index] for texts in turns], answer, prompts, choices, id, tolerance)
         ]
         verdicts = self._graded.finish(items)
         if log_metric:

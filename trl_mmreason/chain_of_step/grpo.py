@@ -161,7 +161,8 @@ class ChainRewards:
         if "answer" not in columns:
             return []
         answers = [path.answer or "" for path in paths]
-        items = grading_items(answers, columns["answer"], prompts, columns.get("choices"), columns.get("id"))
+        others = (columns.get(name) for name in ("choices", "id", "tolerance"))
+        items = grading_items(answers, columns["answer"], prompts, *others)
         verdicts = self._graded.finish(items)
         if log_extra:
             log_extra("correct", [verdict.correct for verdict in verdicts])

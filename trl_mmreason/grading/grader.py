@@ -15,7 +15,7 @@ from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
 from .numeric import MAX_BITS
 from .prose import prose_answer
-from .tolerance import Tolerance, second_look
+from .tolerance import second_look, tolerance_of
 from .verdict import Verdict
 from .workers import Outcome, Workers
 
@@ -91,6 +91,7 @@ class Grader:
         choices: Mapping[str, str] | None = None,
         question: str | None = None,
         hint: str | None = None,
+        tolerance: float | Mapping[str, Any] | None = None,
         id: Any = None,
     ) -> Verdict:
         """Grade one completion.
@@ -101,6 +102,7 @@ class Grader:
             choices: label → text of a multiple-choice question.
             question: a unit or a percentage it asks for decides about numbers written without.
             hint: what was said besides the question; the rules do without, a `JudgeGrader` shows it to the judge.
+            tolerance: the row's own, a share of the gold number or the fields of a `Tolerance`; by default the grader's.
             id: names the row in the warning about a gold that cannot be used.
 
         Examples:
@@ -111,7 +113,7 @@ class Grader:
             >>> Grader().grade("7", "1/0").correct is None  # the gold answer cannot be used
             True
         """
-        fields = {"choices": choices, "question": question, "hint": hint, "id": id}
+        fields = {"choices": choices, "question": question, "hint": hint, "tolerance": tolerance, "id": id}
         items = [{"completion": completion, "gold": gold, **fields}]
         return self._grade_all(items)[0] if self._grades_itself else self.grade_batch(items)[0]
 
@@ -137,13 +139,12 @@ class Grader:
     def _grade_all(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
         items = list(items)
         verdicts = self._settle([self._open(**item) for item in items])
-        if isinstance(self.tolerance, str):
-            return verdicts
-        allowed = Tolerance(relative=self.tolerance)
-        return [
-            verdict if item.get("choices") else second_look(verdict, item["gold"], item["completion"], allowed)
-            for verdict, item in zip(verdicts, items, strict=True)
-        ]
+        share = None if isinstance(self.tolerance, str) else self.tolerance
+        for place, item in enumerate(items):
+            allowed = tolerance_of(item.get("tolerance") or share)
+            if allowed and not item.get("choices"):
+                verdicts[place] = second_look(verdicts[place], item["gold"], item["completion"], allowed)
+        return verdicts
 
     def equivalent(self, first: str, second: str) -> bool:
         """Whether two answers are equivalent; symmetric, as neither is the gold answer."""
@@ -157,6 +158,7 @@ class Grader:
         choices: Mapping[str, str | None] | None = None,
         question: str | None = None,
         hint: str | None = None,
+        tolerance: Any = None,
         id: Any = None,
     ) -> Verdict | GradingQuery:
         """Return the verdict if no comparison is needed, else the question to decide."""

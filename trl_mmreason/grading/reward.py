@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from ..messages import question_text
 from .async_rewards import Ahead
 from .grader import Grader
-from .tolerance import Tolerance, second_look
 from .verdict import Verdict
 
 _KILLED = ("memory", "crash", "error")
@@ -18,8 +17,8 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
     """Make a reward function for `GRPOTrainer`: 1 for answers that `grader` finds right.
 
     It gives 1 for a right answer, 0 for a wrong one and `None`, no reward, where there is no verdict: the gold answer
-    cannot be used, or the judge's reply not be read. The data set needs a column `answer`; `choices`, `hint` and `id`
-    are used if there. See `log_verdicts` for what it logs.
+    cannot be used, or the judge's reply not be read. The data set needs a column `answer`; `choices`, `hint`, `tolerance`
+    and `id` are used if there. See `log_verdicts` for what it logs.
 
     Args:
         grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
@@ -33,11 +32,12 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
         choices: list | None = None,
         id: list | None = None,
         hint: list | None = None,
+        tolerance: list | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         **kwargs: Any,
     ) -> list[float | None]:
         texts = [one if isinstance(one, str) else _last_answer(one) for one in completions]
-        verdicts = graded.finish(grading_items(texts, answer, prompts, choices, id, hint))
+        verdicts = graded.finish(grading_items(texts, answer, prompts, choices, id, tolerance, hint))
         if log_metric:
             log_verdicts(verdicts, log_metric)
         return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
@@ -65,6 +65,7 @@ def grading_items(
     prompts: Sequence[Any] | None = None,
     choices: Sequence[Any] | None = None,
     id: Sequence[Any] | None = None,
+    tolerance: Sequence[Any] | None = None,
     hint: Sequence[Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Make the items for `Grader.grade_batch` from the columns of a batch."""
@@ -75,6 +76,8 @@ def grading_items(
         columns["choices"] = choices
     if id is not None:
         columns["id"] = id
+    if tolerance is not None:
+        columns["tolerance"] = tolerance
     if hint is not None:
         columns["hint"] = hint
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -86,7 +89,7 @@ def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[di
     return grading_items(texts, [row["answer"] for row in rows], **columns)
 
 
-GRADED_COLUMNS = ("prompt", "choices", "id")
+GRADED_COLUMNS = ("prompt", "choices", "id", "tolerance")
 
 
 def ended_items(
@@ -97,7 +100,7 @@ def ended_items(
     return grading_items(texts, [row.get("answer") for row in rows], *column_values)
 
 
-_COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id"}
+_COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id", "tolerance": "tolerance"}
 
 
 def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:
@@ -127,21 +130,15 @@ class BatchGrader(Protocol):
 
 
 def grade_answers(grader: BatchGrader, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Verdict]:
-    """Grade one response a row.
+    """Grade one response per row.
 
     Args:
-        grader: asked first; what it finds right stays right.
-        rows: with prompt and answer, and optionally choices, id and `tolerance`: the fields of a `Tolerance` that are
-            set, or None, as `load_benchmark` makes them.
+        grader: also decides what a row's tolerance allows.
+        rows: with prompt and answer, and optionally choices, id, hint and `tolerance` (see `Grader.grade`).
         texts: what the model wrote, in the order of the rows.
 
     Returns:
-        The grader's verdicts, but for what a row's tolerance changes: those say `decided_by` "tolerance" where numbers
-        are near enough, "text" where strings were compared. A gold answer that the grader cannot use has no verdict,
-        unless its row says `as_text`.
+        The grader's verdicts; `decided_by` says "tolerance" where numbers are near enough, "text" where strings were
+        compared. A gold answer that the grader cannot use has no verdict, unless its row says `as_text`.
     """
-    verdicts = grader.grade_batch(items_of(rows, texts))
-    return [
-        second_look(verdict, row["answer"], text, Tolerance(**row["tolerance"])) if row.get("tolerance") else verdict
-        for verdict, row, text in zip(verdicts, rows, texts, strict=True)
-    ]
+    return grader.grade_batch(items_of(rows, texts))

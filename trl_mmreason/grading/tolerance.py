@@ -8,7 +8,7 @@ also compares as strings what is no number, labels such as "65+" and "N/A" inclu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -39,6 +39,13 @@ class Tolerance(NamedTuple):
     relative: float = 0.0
     absolute: float | Sequence[float] = 0.0
     as_text: bool = False
+
+
+def tolerance_of(value: Any) -> Tolerance | None:
+    """A row's tolerance: a share of the gold number, or a mapping of a `Tolerance`'s fields; `None` without one."""
+    if not value:
+        return None
+    return Tolerance(**value) if isinstance(value, Mapping) else Tolerance(relative=float(value))
 
 
 def within(answer: str, gold: str, tolerance: Tolerance) -> bool:

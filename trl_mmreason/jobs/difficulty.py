@@ -79,7 +79,7 @@ def _right_share(samples: Iterable[Mapping[str, Any] | Failure], turns: int) -> 
 
 def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
     """Positions of rows with a usable gold answer, found by grading an empty answer."""
-    columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
+    columns = [name for name in ("id", "prompt", "answer", "choices", "tolerance") if name in rows.column_names]
     questions = rows.select_columns(columns).to_list()
     verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
     return [position for position, verdict in enumerate(verdicts) if verdict.correct is not None]

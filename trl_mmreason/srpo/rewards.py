@@ -144,13 +144,14 @@ class ReflectionRewards:
         prompts: Sequence[Any] | None = None,
         choices: Sequence[Any] | None = None,
         id: Sequence[Any] | None = None,
+        tolerance: Sequence[Any] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list], None] | None = None,
         **kwargs: Any,
     ) -> list[ReflectionScores]:
         """Parse and grade a batch, once for all functions, and log the metrics."""
         if self._seen is None or completion_ids is not self._seen[0] or answer is not self._seen[1]:
-            self._scores, verdicts = self._score(completion_ids, answer, prompts, choices, id)
+            self._scores, verdicts = self._score(completion_ids, answer, prompts, choices, id, tolerance)
             self._seen = completion_ids, answer  # kept, so that no later lists have the same identity
             if log_metric:
                 log_verdicts(verdicts, log_metric)
