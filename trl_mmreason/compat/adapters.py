@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
 from peft.utils.other import TrainableTokensWrapper
+from torch import nn
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from .sharding import whole_state
@@ -54,6 +56,30 @@ def check_names(live: Collection[str], saved: Collection[str], checkpoint: str |
             f"the first of them {wrong[0]!r}. Training would have continued from other weights. Resume with the "
             "`peft_config` and the library versions that wrote the checkpoint."
         )
+
+
+def fill_reference_adapter(model: Any) -> None:
+    """Copy all of a trained adapter into the "ref" adapter that TRL has made of it.
+
+    TRL copies the weights whose names have `.default.` within, so that those that end with it keep the values of a new
+    adapter: those of embeddings and of single tokens, IA3, VeRA, OFT's relatives … (huggingface/trl#6975).
+
+    Args:
+        model: with the adapters "default" and "ref", or without them.
+    """
+    if "ref" not in getattr(model, "peft_config", {}):
+        return
+    for module in model.modules():
+        for held in (*vars(module).values(), *module.children()):
+            if not hasattr(held, "keys") or not {"default", "ref"} <= set(held.keys()):
+                continue
+            own, reference = held["default"], held["ref"]
+            if isinstance(own, nn.Module):
+                named = dict(itertools.chain(reference.named_parameters(), reference.named_buffers()))
+                for name, value in itertools.chain(own.named_parameters(), own.named_buffers()):
+                    named[name].data.copy_(value.data)
+            elif isinstance(own, torch.Tensor) and reference is not own:
+                reference.data.copy_(own.data)
 
 
 def prepare_head(model: Any) -> None:

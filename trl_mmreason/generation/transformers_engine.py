@@ -38,6 +38,8 @@ from .patience import rank_and_size
 _logger = logging.getLogger(__name__)
 
 _WINDOW = 8  # batches of requests are encoded and sorted by length at a time, as their pixels fill memory
+_COMPARED = 3  # tokens
+_EXACT, _ROUNDED = 0.01, 0.2  # nats: in float32, and of the median token in other dtypes
 _OWN_SETTINGS = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # `SamplingParams` decides them
 
 
@@ -98,6 +100,7 @@ class TransformersEngine:
         self.chat_template_kwargs = chat_template_kwargs or {}
         self._most_tokens = math.inf  # tokens per batch, prompts and room for answers; learnt when memory runs out
         self._has_answered = False
+        self._is_checked = batch_size == 1  # whether padding is known to change no answer
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -179,6 +182,17 @@ class TransformersEngine:
             size = max(1, int(min(self.batch_size, len(waiting), self._most_tokens / tokens)))
             batch = [waiting.popleft() for _ in range(size)]
             prompts: list[Any] = [encoded[number] for number, _ in batch]
+            if not self._is_checked and lengths[batch[0][0]] != lengths[batch[-1][0]]:
+                self._is_checked = True
+                if difference := self._difference_of_padding(prompts[0], prompts[-1]):
+                    _logger.warning(
+                        "Padding changes what %s says, by %.2g nats per token: rows are answered one by one, slower.",
+                        type(self.model).__name__,
+                        difference,
+                    )
+                    self.batch_size = 1
+                    waiting.extendleft(reversed(batch))
+                    continue
             seeds = [derive_seed(requests[number].seed, k) for number, k in batch]
             samples = self._generate(prompts, seeds, sampling_params)
             if samples is not None:
@@ -198,6 +212,31 @@ class TransformersEngine:
         if not sampling_params.temperature:
             results = [samples if isinstance(samples, Failure) else samples[:1] * len(samples) for samples in results]
         return results
+
+    def _difference_of_padding(self, long: _Encoded, short: _Encoded) -> float:
+        """By how many nats the first tokens of a row are others beside a longer row than alone, beyond rounding."""
+        found: list[list[torch.Tensor]] = []
+        for prompts in ([long.prompt, short.prompt], [short.prompt]):
+            scores: list[torch.Tensor] = []
+
+            def record(ids: torch.Tensor, logits: torch.Tensor, scores: Any = scores) -> torch.Tensor:
+                scores.append(logits[-1].float().log_softmax(-1))
+                return logits
+
+            settings: dict[str, Any] = {"max_new_tokens": _COMPARED, "min_new_tokens": _COMPARED}
+            try:
+                generate(self.model, self.processing_class, prompts, logits_processor=[record], **settings)
+            except (RuntimeError, IndexError):  # what that means is for `_generate` to find out
+                return 0.0
+            found.append(scores)
+        exact = self.model.dtype == torch.float32
+        worst = 0.0
+        for beside, alone in zip(*found, strict=False):
+            differences = (beside - alone).nan_to_num(0.0).abs()  # of tokens that are suppressed in both
+            worst = max(worst, float(differences.max() if exact else differences.median()))
+            if beside.argmax() != alone.argmax():
+                break
+        return worst if worst > (_EXACT if exact else _ROUNDED) else 0.0
 
     def _too_large(self, prompt_tokens: int, sampling_params: SamplingParams) -> Failure:
         reason = (

@@ -102,7 +102,7 @@ class Grader:
             choices: label → text of a multiple-choice question.
             question: a unit or a percentage it asks for decides about numbers written without.
             hint: what was said besides the question; the rules do without, a `JudgeGrader` shows it to the judge.
-            tolerance: the row's own, a share of the gold number or the fields of a `Tolerance`; by default the grader's.
+            tolerance: the row's own, a share of the gold number or a `Tolerance`'s fields; by default the grader's.
             id: names the row in the warning about a gold that cannot be used.
 
         Examples:

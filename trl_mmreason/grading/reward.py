@@ -17,8 +17,8 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
     """Make a reward function for `GRPOTrainer`: 1 for answers that `grader` finds right.
 
     It gives 1 for a right answer, 0 for a wrong one and `None`, no reward, where there is no verdict: the gold answer
-    cannot be used, or the judge's reply not be read. The data set needs a column `answer`; `choices`, `hint`, `tolerance`
-    and `id` are used if there. See `log_verdicts` for what it logs.
+    cannot be used, or the judge's reply not be read. The data set needs a column `answer`; `choices`, `hint`,
+    `tolerance` and `id` are used if there. See `log_verdicts` for what it logs.
 
     Args:
         grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.

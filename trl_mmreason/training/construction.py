@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from datasets import ClassLabel, Dataset
 from jinja2 import TemplateError
+from peft import PeftModel
 from transformers import AutoConfig, AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
 from trl.data_utils import is_conversational
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
-from ..compat.adapters import prepare_head
+from ..compat.adapters import fill_reference_adapter, prepare_head
 from ..compat.chat_template import tokenizer_of, warn_of_moved_images
 from ..compat.fused_head import fused_head_output, use_own_head_output
 from ..compat.input_hooks import keep_one_input_hook
@@ -97,6 +98,13 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
             raise TypeError(
                 f"{trainer}: got {', '.join(type(value).__name__ for value in positional)} without names, expected "
                 f"{', '.join(names)}. Fix: {trainer}({unnamed}, args=…, train_dataset=…)."
+            )
+        model = named.get("model", positional[0] if positional else None)
+        if isinstance(model, PeftModel) and (active := model.active_adapters) != ["default"]:
+            raise ValueError(
+                f"{type(self).__name__}: the policy's active adapter is {', '.join(active)}, expected default, which "
+                "TRL trains, copies as the reference and saves. Fix: PeftModel.from_pretrained(base, folder, "
+                "is_trainable=True), without another adapter_name."
             )
         try:
             init(self, *positional, **named)
@@ -367,6 +375,7 @@ def prepare_models(trainer: Any) -> None:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
     if getattr(trainer.args, "disable_dropout", False):
         turn_off_noise(policy)
+    fill_reference_adapter(policy)
     trainer.image_hooks = prepare_policy(policy, trainer.processing_class)
     trainer.start_difference = check_model(trainer)
     if trainer.accelerator.num_processes > 1 and not is_placed_later(trainer) and unreached_weights(trainer):

@@ -26,7 +26,6 @@ from ..compat.sharding import local_part
 from ..data.folders import write_whole
 from .model_card import FACTS_FILE
 from .model_checks import check_scores, check_trainable, is_float32, is_placed_later
-from .noise import noise_of
 from .resuming import newest_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -35,6 +34,7 @@ MAX_SKIPPED_IN_A_ROW = 5
 MAX_DIFFERENCE = 0.1
 """Nats per token between sampled and trained policy, in the mean, above which they are two policies: bfloat16 makes
 about 0.01, and a wrong prompt, image or LM head more than 1."""
+_MAX_EXACT_DIFFERENCE = 0.02  # of any token, in float32 without noise
 
 _CHUNK = 2**22  # entries of a weight that are summed at once, to bound memory
 
@@ -117,9 +117,11 @@ class RunFactsMixin(Trainer):
     Attributes:
         facts: of the current or last `train`.
         start_difference: see `RunFacts`.
+        has_noise: whether passes in training differ from those in evaluation.
     """
 
     start_difference: float | None = None
+    has_noise = False
     _made_since_log = 0  # updates that were not skipped
     _gradient_norm: Any = None  # before clipping, of the current update
 
@@ -331,14 +333,14 @@ class _Observer(TrainerCallback):
         facts.updates += 1
         facts.skipped += skipped
         trainer._made_since_log += not skipped
+        if facts.updates == 1 and facts.max_difference > _MAX_EXACT_DIFFERENCE and _is_exact(trainer):
+            raise ValueError(
+                f"{type(trainer).__name__}: what {type(trainer.model).__name__} samples with `generate` has "
+                f"log-probabilities that differ by up to {facts.max_difference:.2g} nats from those of its forward "
+                "pass, so that it would be trained on what another policy said. Fix: another model, use_vllm=True, or "
+                "a report to transformers."
+            )
         if facts.updates == 1 and facts.mean_difference > MAX_DIFFERENCE:
-            if not trainer.use_vllm and not noise_of(trainer.model) and is_float32(trainer.model):
-                raise ValueError(
-                    f"{type(trainer).__name__}: what {type(trainer.model).__name__} samples with `generate` has "
-                    f"log-probabilities that differ by {facts.mean_difference:.2g} nats in the mean from those of its "
-                    "forward pass, so that it would be trained on what another policy said. Fix: another model, "
-                    "use_vllm=True, or a report to transformers."
-                )
             logger.warning(
                 "%s: sampled tokens have log-probabilities that differ by %.2f in the mean from those of the training "
                 "pass, %.2f at most: sampled and trained policy are not the same. Check dropout, and the engine's "
@@ -377,6 +379,13 @@ class _Observer(TrainerCallback):
             float(sums.sum() / counts.sum().clamp(min=1)),
             float(largest.max()),
         )
+
+
+def _is_exact(trainer: Any) -> bool:
+    """Whether nothing but the model itself can make sampled and trained policy differ."""
+    args = trainer.args
+    rounds = args.bf16 or args.fp16 or torch.get_float32_matmul_precision() != "highest"
+    return not (trainer.use_vllm or trainer.has_noise or rounds) and is_float32(trainer.model)
 
 
 def _digests(model: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformers import Trainer
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import get_model_param_count
 from trl import GRPOTrainer
+from trl.trainer.utils import use_adapter
 
 from ..compat.chat_template import tokenizer_of
 from ..compat.fused_head import fused_head_output
@@ -30,6 +31,7 @@ from ..generation.batch import Prompt, collate
 from .model_problems import (
     adapter_problem,
     experts_problem,
+    learned_positions,
     longest_row,
     no_auxiliary_loss,
     positions_problem,
@@ -37,7 +39,7 @@ from .model_problems import (
     table_of_tokens,
     tokens_problem,
 )
-from .noise import noise_of
+from .noise import noise_found, noise_of, turn_off_hidden_noise
 from .processor_checks import TOKEN_TYPES, collated_problem, processor_problem, roles_problem, rows_problem, some_rows
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ logger = logging.getLogger(__name__)
 _TEXT = "What is 12 + 30? Let me think: 12 + 30 = 42, so the answer is 42."
 _CHANGED = 6  # tokens behind those whose log-probabilities are compared
 _MOST_TOKENS = 24
+_MANY_TOKENS = 240
 _WRONG_INPUTS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # what models say of them
 # Nats by which log-probabilities may differ: in float32, there of equal rows, in TF32; in other dtypes by the same
 # head, and by another.
@@ -92,13 +95,6 @@ def check_model(trainer: Any) -> float | None:
         )
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
-    if isinstance(trainer, GRPOTrainer) and (noise := noise_of(trainer.accelerator.unwrap_model(trainer.model))):
-        logger.warning(
-            "%s: the policy has noise (%s), which is drawn anew in each pass: what samples and what is trained are not "
-            "one policy. Fix: disable_dropout=True.",
-            type(trainer).__name__,
-            noise,
-        )
     return None if is_placed_later(trainer) else check_scores(trainer)
 
 
@@ -142,9 +138,85 @@ def check_scores(trainer: Any) -> float | None:
         answer = ids[0, -_CHANGED:].tolist()
         pad_id = tokenizer_of(trainer.processing_class).pad_token_id
         difference, problem = rows_scoring_problem(model, prompts, answer, pad_id, temperature=temperature, exact=exact)
+    problem = problem or reference_problem(model, ids, exact=exact)
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
+    if isinstance(trainer, GRPOTrainer):
+        _settle_noise(trainer, model, scores_to_compare(model, prompts, ids), _EXACT if exact else _ROUNDED_ALIKE)
     return difference
+
+
+def _settle_noise(trainer: Any, model: Any, scores: Callable[[], Tensor], bound: float) -> None:
+    """Turn off noise that TRL's `disable_dropout` leaves on, if it is set, and warn of what is on.
+
+    Args:
+        trainer: a GRPO trainer.
+        model, scores: as for `noise_found`.
+        bound: nats that are none.
+    """
+    noise, fix = described_noise(model, scores, bound), "disable_dropout=True"
+    if noise and trainer.args.disable_dropout:
+        turn_off_hidden_noise(model, scores)
+        found = noise_found(model, scores)
+        noise, fix = f"{found:.2g} nats" if found > bound else "", "another model"
+    trainer.has_noise = bool(noise)
+    if noise:
+        logger.warning(
+            "%s: the policy has noise (%s), which is drawn anew in each pass: what samples and what is trained are not "
+            "one policy. Fix: %s.",
+            type(trainer).__name__,
+            noise,
+            fix,
+        )
+
+
+def described_noise(model: Any, scores: Callable[[], Tensor], bound: float) -> str:
+    """The noise that is on in training, by name, else in nats; "" without any. Arguments as for `_settle_noise`."""
+    if named := noise_of(model):
+        return named
+    found = noise_found(model, scores)
+    return f"{found:.2g} nats" if found > bound else ""
+
+
+def scores_to_compare(model: Any, prompts: Sequence[Prompt], ids: Tensor) -> Callable[[], Tensor]:
+    """A function that runs passes over a long text, and rows with images and without; see `noise_found`."""
+    times = min(_MANY_TOKENS, learned_positions(without_adapters(model))) // ids.shape[1]
+    text = ids.repeat(1, max(int(times), 1))  # a router's threshold decides about some tokens only
+    return lambda: torch.cat([_logps(model, [], text), *([_logps(model, prompts, ids)] if prompts else [])])
+
+
+def reference_problem(model: Any, ids: Tensor, *, exact: bool) -> str | None:
+    """Whether the copy of a trained adapter that TRL takes as the reference says another thing than the adapter.
+
+    Args:
+        model: with its adapters.
+        ids: (1, T) tokens of text.
+        exact: as for `scoring_problem`.
+    """
+    adapters = getattr(model, "peft_config", {})
+    if "ref" not in adapters:
+        return None
+    with _evaluating(model):
+        own = _logps(model, [], ids)
+        with use_adapter(model, "ref"):
+            copied = _logps(model, [], ids)
+    if difference := _difference(copied, own, _ROUNDED_ALIKE, exact=exact):
+        kind = type(adapters["ref"]).__name__
+        return (
+            f"the reference, a copy of the policy's adapter ({kind}), differs from it by {difference:.2g} nats. Fix: "
+            "merge the adapter into its base model (merge_and_unload) and pass a peft_config, or beta=0."
+        )
+    return None
+
+
+def _logps(model: Any, prompts: Sequence[Prompt], ids: Tensor) -> Tensor:
+    """Log-probabilities behind a row with images and one without, else of all of a text, in one dimension."""
+    base = without_adapters(model)
+    kept = _CHANGED if prompts else ids.shape[1]
+    inputs = [_inputs(model, [row], 0) for row in prompts[:2]] or [_text_inputs(model, ids)]
+    short = {"logits_to_keep": kept} if "logits_to_keep" in inspect.signature(type(base).forward).parameters else {}
+    passes = (model(**each, use_cache=False, **short).logits[0, -kept:].float() for each in inputs)
+    return torch.cat([logits.log_softmax(-1).flatten() for logits in passes])
 
 
 def loops_problem(model: Any, hooks: ImageHooks | None) -> str | None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
+from ..compat.chat_template import tokenizer_of
 from ..data.images import IMAGE_COLUMNS, images_of, stored_images
 from ..generation.batch import Prompt, encode
 from ..generation.model_loading import ENCODING_ERRORS
@@ -135,7 +136,10 @@ def needs_image_token(name: str) -> Iterator[None]:
 
 
 def processor_problem(processing_class: Any) -> str | None:
-    """Whether a processor reads images, and says with which token one belongs: answers would need that, too."""
+    """Whether a tokenizer names the end of answers, and a processor reads images, and none of its fields has an entry
+    for each token: answers would need that, too."""
+    if tokenizer_of(processing_class).eos_token_id is None:
+        return "the tokenizer has no eos_token, with which answers end. Fix: set it to the token that ends a turn."
     if not isinstance(processing_class, ProcessorMixin):
         return None
     try:

@@ -22,7 +22,14 @@ from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
 from ...training.construction import prepare_policy
 from ...training.model_card import MINIATURE
-from ...training.model_checks import router_problem, rows_scoring_problem, scoring_problem, some_ids
+from ...training.model_checks import (
+    described_noise,
+    router_problem,
+    rows_scoring_problem,
+    scores_to_compare,
+    scoring_problem,
+    some_ids,
+)
 from ...training.model_problems import architecture_problem, experts_problem, rotary_problem
 from ...training.noise import noise_of
 from ...training.processor_checks import (
@@ -111,23 +118,26 @@ def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Fi
         head = measured_head_output(model)
     except ValueError as error:
         problem = problem or one_line(error)
-    if problem is None and model.device.type != "meta":
+    on_device = model.device.type != "meta"
+    if problem is None and on_device:
         add_fused_lm_head(model)
         prepare_policy(model, processor)
         ids = some_ids(processor, model)
         problem = scoring_problem(model, ids)
         images = [Image.new("RGB", (448, 336), "white")] if isinstance(processor, ProcessorMixin) else []
         rows = Dataset.from_list([{"prompt": QUESTION, "images": shown} for shown in (images, [])])
-        if problem is None and (prompts := some_rows(processor, rows)):
+        prompts = some_rows(processor, rows)
+        if problem is None and prompts:
             _, problem = rows_scoring_problem(model, prompts, ids[0, -6:].tolist(), end_ids[0])
     if problem:
         yield Finding("FAIL", problem)
         return
     yield Finding("ok", f"trainers score with the logits of the model itself ({head.described()}).")
-    if noise := noise_of(model):
+    noise = described_noise(model, scores_to_compare(model, prompts, ids), 1e-3) if on_device else noise_of(model)
+    if noise:
         yield Finding("note", f"trainers that sample need disable_dropout=True: the model has noise ({noise}).")
     has_experts = hasattr(model.config.get_text_config(), "output_router_logits")
-    no_router = has_experts and model.device.type != "meta" and router_problem(model, ids)
+    no_router = has_experts and on_device and router_problem(model, ids)
     yield from _verdicts(model, processor, end_ids, experts_problem(model.config) or no_router)
 
 
