@@ -1,17 +1,31 @@
 """Trainers on text-only policies: rows of `load_rows` have a column of images, which is empty."""
 
 import json
+import re
 
 import pytest
+import torch
 from datasets import Dataset
 from every_trainer import DPO, GRPO, TRAINERS, make, rows_of
 from exactness import Plain, rollout_difference
-from peft import PromptTuningConfig
+from peft import FourierFTConfig, IA3Config, LoraConfig, PromptTuningConfig, ShiraConfig, get_peft_model
 from support import changed_weights, full_but, prepared_batch, weights_of
 from text_reasoners import saved_reasoner
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, OPTConfig, RwkvConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    FalconConfig,
+    GPT2Config,
+    OPTConfig,
+    PhimoeConfig,
+    RwkvConfig,
+)
+from trl.trainer.utils import use_adapter
 
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.generation.engine import Request, SamplingParams
+from trl_mmreason.generation.transformers_engine import TransformersEngine
 
 SUPERVISED = [name for name in TRAINERS if name not in GRPO]
 OWN = {name: {"freeze_vision_encoder": False} for name in ("ChainOfStepSFTTrainer", "ProcessRewardTrainer", DPO)}
@@ -100,10 +114,12 @@ def test_rows_beyond_learned_positions_are_refused_when_the_trainer_is_made(posi
         make(name, gpt, tmp_path / "run", rows=rows, **own).train()
 
 
+RWKV = {"hidden_size": 64, "attention_hidden_size": 64, "num_hidden_layers": 2, "context_length": 512}
+
+
 def test_a_policy_whose_generate_is_not_its_forward_pass_is_refused_after_its_first_rollout(policy, tmp_path):
     """RWKV of transformers 5.23: its state is not carried from token to token as in one pass."""
-    sizes = {"hidden_size": 64, "attention_hidden_size": 64, "num_hidden_layers": 2, "context_length": 512}
-    rwkv = saved_with_tokenizer_of(policy, tmp_path / "rwkv", RwkvConfig, **sizes)
+    rwkv = saved_with_tokenizer_of(policy, tmp_path / "rwkv", RwkvConfig, **RWKV)
     trainer = make("AdaPOTrainer", rwkv, tmp_path / "run", rows=text_rows("AdaPOTrainer"))
     with pytest.raises(ValueError, match="RwkvForCausalLM samples with `generate` has log-probabilities that differ"):
         trainer.train()
@@ -194,3 +210,106 @@ def test_a_model_whose_forward_pass_calls_a_part_of_its_base_model_is_exact(widt
     folder = saved_with_tokenizer_of(policy, tmp_path / "opt", OPTConfig, word_embed_proj_dim=width, **sizes)
     trainer = make("AdaPOTrainer", folder, tmp_path, rows=text_rows("AdaPOTrainer"))
     assert rollout_difference(trainer, Plain(folder, AutoConfig.from_pretrained(folder))) < 1e-5
+
+
+ADAPTERS = {
+    "embeddings": lambda: LoraConfig(r=2, target_modules=["embed_tokens", "q_proj"]),
+    "tokens": lambda: LoraConfig(r=2, target_modules=["q_proj"], trainable_token_indices=[3, 4, 5]),
+    "ia3": lambda: IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "shira": lambda: ShiraConfig(r=2, target_modules=["q_proj"]),  # keeps the places of its weights in a dictionary
+    "fourier": lambda: FourierFTConfig(n_frequency=10, target_modules=["q_proj"]),
+}
+
+
+def trained_adapter(policy, kind):
+    """A policy with an adapter whose weights are not those of a new one."""
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(policy), ADAPTERS[kind]())
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "default" in name:
+            weight.data.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_the_reference_of_a_trained_adapter_is_that_adapter(kind, policy, tmp_path):
+    model, name = trained_adapter(policy, kind), "AdaPOTrainer"
+    kwargs = {"processing_class": AutoTokenizer.from_pretrained(policy)}
+    trainer = make(name, model, tmp_path, rows=text_rows(name), trainer_kwargs=kwargs, beta=0.1, model_init_kwargs=None)
+    ids = torch.arange(5, 30)[None]
+    with torch.no_grad():
+        own = model.eval()(input_ids=ids).logits
+        with use_adapter(model, "ref"):
+            assert torch.equal(model(input_ids=ids).logits, own)
+        with model.disable_adapter():
+            assert not torch.allclose(model(input_ids=ids).logits, own, atol=1e-3)
+    trainer.train()
+    assert trainer.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_trl_copies_a_part_of_an_adapter(policy, tmp_path, monkeypatch):
+    """huggingface/trl#6975; when this fails, `fill_reference_adapter` can go."""
+    monkeypatch.setattr("trl_mmreason.training.construction.fill_reference_adapter", lambda model: None)
+    name, kwargs = "AdaPOTrainer", {"processing_class": AutoTokenizer.from_pretrained(policy)}
+    given = {"rows": text_rows(name), "trainer_kwargs": kwargs, "beta": 0.1, "model_init_kwargs": None}
+    with pytest.raises(ValueError, match=r"the reference, a copy .*\(IA3Config\), differs from it by .* Fix: merge"):
+        make(name, trained_adapter(policy, "ia3"), tmp_path, **given)
+
+
+def test_an_adapter_of_another_name_is_refused(policy, tmp_path):
+    model = trained_adapter(policy, "ia3")
+    model.add_adapter("second", model.peft_config["default"])
+    model.set_adapter("second")
+    with pytest.raises(ValueError, match="AdaPOTrainer: the policy's active adapter is second, expected default.* Fix"):
+        make("AdaPOTrainer", model, tmp_path, rows=text_rows("AdaPOTrainer"), model_init_kwargs=None)
+
+
+FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_dropout": 0.3}
+FALCON |= {"new_decoder_architecture": True, "num_kv_heads": 2}
+PHIMOE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+PHIMOE |= {"num_key_value_heads": 2, "num_local_experts": 4, "router_jitter_noise": 0.1, "pad_token_id": None}
+
+
+def test_noise_that_a_model_reads_from_its_configuration_is_found_and_turned_off(policy, tmp_path, caplog):
+    folder = saved_with_tokenizer_of(policy, tmp_path / "falcon", FalconConfig, **FALCON)
+    rows = text_rows("AdaPOTrainer")
+    make("AdaPOTrainer", folder, tmp_path / "noisy", rows=rows)
+    assert re.search(r"the policy has noise \(.+\), .* Fix: disable_dropout=True", caplog.text)
+    caplog.clear()
+    trainer = make("AdaPOTrainer", folder, tmp_path, rows=rows, disable_dropout=True)
+    assert "noise" not in caplog.text
+    assert rollout_difference(trainer, Plain(folder, AutoConfig.from_pretrained(folder))) < 1e-5
+
+
+def test_a_number_that_counts_in_evaluation_stays_when_noise_is_turned_off(policy, tmp_path, caplog):
+    """The routers of Phi-MoE take `router_jitter_noise` for a threshold, and draw experts in training."""
+    folder = saved_with_tokenizer_of(policy, tmp_path / "phimoe", PhimoeConfig, **PHIMOE)
+    given = {"rows": text_rows("AdaPOTrainer"), "disable_dropout": True, "router_aux_loss_coef": 0.0}
+    trainer = make("AdaPOTrainer", folder, tmp_path, **given)
+    ids = torch.arange(5, 300)[None]
+    with torch.no_grad():
+        plain = Plain(folder, AutoConfig.from_pretrained(folder)).model(input_ids=ids).logits
+        assert torch.equal(trainer.model.eval()(input_ids=ids).logits, plain)
+    assert re.search(r"the policy has noise \([\d.]+ nats\), .* Fix: another model", caplog.text)
+
+
+def test_a_tokenizer_that_names_no_end_is_refused(policy, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.pad_token, tokenizer.eos_token = tokenizer.eos_token, None
+    with pytest.raises(ValueError, match="AdaPOTrainer: the tokenizer has no eos_token, .* Fix: set it"):
+        make(
+            "AdaPOTrainer",
+            policy,
+            tmp_path,
+            rows=text_rows("AdaPOTrainer"),
+            trainer_kwargs={"processing_class": tokenizer},
+        )
+
+
+def test_a_model_whose_answers_change_with_padding_answers_row_by_row(policy, tmp_path, caplog):
+    folder = saved_with_tokenizer_of(policy, tmp_path / "rwkv", RwkvConfig, **RWKV)
+    questions = [Request([{"role": "user", "content": "?" * length}]) for length in (1, 9, 4)]
+    asked = SamplingParams(6, temperature=0.0)
+    together = TransformersEngine(folder, device="cpu").sample(questions, asked)
+    assert "Padding changes what RwkvForCausalLM says" in caplog.text
+    assert together == TransformersEngine(folder, device="cpu", batch_size=1).sample(questions, asked)

@@ -22,6 +22,7 @@ from ..compat.chat_template import tokenizer_of, warn_of_moved_images
 from ..compat.fused_head import fused_head_output, use_own_head_output
 from ..compat.input_hooks import keep_one_input_hook
 from ..compat.known_images import encode_images_once
+from ..compat.learned_positions import count_positions_from_the_first_token
 from ..compat.model_parts import placeholder_ids, without_adapters
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import check_precision
@@ -406,5 +407,6 @@ def prepare_policy(policy: Any, processing_class: Any, reference_of: Any = None)
     use_whole_head(base)
     use_matrix_product_for_patches(base)
     keep_one_input_hook(base)
+    count_positions_from_the_first_token(base)
     encode_images_once(policy, reference_of)
     return ensure_image_pass(policy, processing_class)

@@ -25,18 +25,17 @@ from trl.trainer.utils import use_adapter
 
 from ..compat.chat_template import tokenizer_of
 from ..compat.fused_head import fused_head_output
+from ..compat.learned_positions import learned_positions, table_of_tokens
 from ..compat.model_parts import without_adapters
 from ..compat.vision_passes import ImageHooks, vision_weights, weights_behind
 from ..generation.batch import Prompt, collate
 from .model_problems import (
     adapter_problem,
     experts_problem,
-    learned_positions,
     longest_row,
     no_auxiliary_loss,
     positions_problem,
     rotary_problem,
-    table_of_tokens,
     tokens_problem,
 )
 from .noise import noise_found, noise_of, turn_off_hidden_noise

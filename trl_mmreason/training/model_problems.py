@@ -11,9 +11,9 @@ from typing import Any
 import transformers
 from datasets import Dataset
 from peft import PeftType
-from torch import nn
 
 from ..compat.chat_template import tokenizer_of
+from ..compat.learned_positions import learned_positions, table_of_tokens
 
 
 def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
@@ -35,21 +35,6 @@ def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
                 "that keep every row below that, or another model."
             )
     return None
-
-
-def learned_positions(model: Any) -> float:
-    """The tokens that a row may have where positions are learned, each as a row of a table; else infinity.
-
-    Args:
-        model: without adapters.
-    """
-    most: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if most is None:
-        return math.inf
-    tokens = table_of_tokens(model)
-    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and part is not tokens]
-    # some have rows for padding, too
-    return most if any(0 <= table.num_embeddings - most <= 2 for table in tables) else math.inf
 
 
 def positions_problem(model: Any, trainer: Any) -> str | None:
@@ -138,12 +123,6 @@ def longest_row(trainer: Any) -> float:
     """The tokens that a row of a trainer may have, where its prompts have a bound; else infinity."""
     most = getattr(trainer.args, "max_prompt_length", None)
     return math.inf if most is None else most + getattr(trainer, "max_turns", 1) * trainer.args.max_completion_length
-
-
-def table_of_tokens(model: Any) -> Any:
-    """The embeddings of tokens, out of PEFT's wrappers for them, some of which hide its size."""
-    layer = model.get_input_embeddings()
-    return next((part for part in layer.modules() if hasattr(part, "num_embeddings")), layer)
 
 
 # ------------------------------------------------------------------------------------------- mixtures of experts

@@ -33,31 +33,41 @@ NO_TEMPLATE = (
     "put a chat_template.jinja beside its weights."
 )
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # 0 for text, as every trainer says of an answer
+_TRIED = 8  # rows that are encoded to find another length
 _LOOKED_AT = 64  # rows at the beginning, and rows spread over the others, to find one with images and one without
 
 
 def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
     """The prompts of the first row with images and of the first without, among `_LOOKED_AT` rows and a few others.
 
-    The first comes again behind the second, as some families go wrong from a batch's second row with images on.
+    The first comes again behind the second, as some families go wrong from a batch's second row with images on. Where
+    all rows are of one kind, the second is one of another length, so that one of them is padded.
     Rows that cannot be encoded are left to those who refuse them.
     """
     if not isinstance(rows, Dataset) or "prompt" not in rows.column_names:
         return []
     found: dict[bool, Prompt] = {}
+    padded: Prompt | None = None
     columns = [name for name in ("prompt", *IMAGE_COLUMNS) if name in rows.column_names]
     places = {*range(min(len(rows), _LOOKED_AT)), *range(0, len(rows), max(len(rows) // _LOOKED_AT, 1))}
     first = rows.select(sorted(places)).select_columns(columns)
     stored = (table.to_pylist()[0] for table in first.with_format("arrow"))  # undecoded
     for number, row in enumerate(stored):
-        if (has_images := bool(stored_images(row))) in found:
+        if (has_images := bool(stored_images(row))) in found and (padded or number >= _TRIED):
             continue
         try:
             row = first[number]
             messages = [{"role": "user", "content": row["prompt"]}] if isinstance(row["prompt"], str) else row["prompt"]
-            found[has_images] = encode(processing_class, messages, images_of(row))
+            prompt = encode(processing_class, messages, images_of(row))
         except ENCODING_ERRORS:
             continue
+        if has_images not in found:
+            found[has_images] = prompt
+        elif len(prompt.ids) != len(found[has_images].ids):
+            padded = prompt
+    if len(found) == 1 and padded:
+        (prompt,) = found.values()
+        return [prompt, padded, prompt]
     return [found[has_images] for has_images in (True, False, True) if has_images in found]
 
 
