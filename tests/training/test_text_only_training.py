@@ -117,12 +117,14 @@ def test_rows_beyond_learned_positions_are_refused_when_the_trainer_is_made(posi
 RWKV = {"hidden_size": 64, "attention_hidden_size": 64, "num_hidden_layers": 2, "context_length": 512}
 
 
-def test_a_policy_whose_generate_is_not_its_forward_pass_is_refused_after_its_first_rollout(policy, tmp_path):
-    """RWKV of transformers 5.23: its state is not carried from token to token as in one pass."""
+@pytest.mark.parametrize(("alike", "sentence"), [(False, "scores a padded batch"), (True, "samples with `generate`")])
+def test_a_policy_that_is_another_in_a_batch_or_when_it_samples_is_refused(alike, sentence, policy, tmp_path):
+    """RWKV reads padding, and its state is not carried from token to token as in one pass (transformers 5.23)."""
     rwkv = saved_with_tokenizer_of(policy, tmp_path / "rwkv", RwkvConfig, **RWKV)
-    trainer = make("AdaPOTrainer", rwkv, tmp_path / "run", rows=text_rows("AdaPOTrainer"))
-    with pytest.raises(ValueError, match="RwkvForCausalLM samples with `generate` has log-probabilities that differ"):
-        trainer.train()
+    rows = text_rows("AdaPOTrainer").to_list()
+    rows = Dataset.from_list([{**row, "prompt": rows[0]["prompt"]} if alike else row for row in rows])
+    with pytest.raises(ValueError, match=f"RwkvForCausalLM {sentence} .* Fix: another model"):
+        make("AdaPOTrainer", rwkv, tmp_path / "run", rows=rows).train()
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,7 @@ def rows_scoring_problem(
     except torch.OutOfMemoryError:
         raise
     except _WRONG_INPUTS as error:
-        failed = "one row alone" if len(own) < len(rows) else f"{len(rows)} rows, with images and without, in a batch"
+        failed = "one row alone" if len(own) < len(rows) else f"{len(rows)} rows in a batch"
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return math.nan, f"{name} cannot score {failed} ({reason:.200}). Fix: {_fix_for(base, rows)}."
     expected = torch.cat(own).to(fused)
@@ -345,10 +345,7 @@ def rows_scoring_problem(
             "to transformers."
         )
     elif difference := _difference(fused, expected, _ROUNDED, exact=exact):
-        problem = (
-            f"{name} scores a padded batch of {len(rows)} rows, with images and without, otherwise "
-            f"than each row alone, by {difference:.2g} nats a token. Fix: another model, or a report to transformers."
-        )
+        problem = f"{name} scores a padded batch of {len(rows)} rows otherwise than each row alone, by {difference:.2g} nats a token. Fix: another model, or a report to transformers."
     return (fused - expected).abs().max().item(), problem
 
 
