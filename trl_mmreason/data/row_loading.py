@@ -23,7 +23,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 from .row_cache import cache_arguments
 from .row_sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 from .row_values import RefusedValue, naming_column
-from .rows import MESSAGES, NAMES, DataError, RowProblem, RowReader
+from .rows import MESSAGES, NAMES, TOLERANCE, DataError, RowProblem, RowReader
 from .unseen_media import is_media_column
 from .video import VIDEO_NAMES
 
@@ -89,6 +89,8 @@ def load_rows(
     - `choices`: letter → text, or None.
     - `id`: the row's own, or "<source>-<index>".
     - `category`: a string or None.
+    - `tolerance`, if the source has such a column: the share of the right number by which an answer may be off, as 0.05
+      for charts, or None. `Grader` and every reward that grades go by it.
 
     The first call decodes every image. Later calls read what it wrote (`row_cache`), unless rows, arguments, this
     package, or path, size or time of change of an image differ.
@@ -131,7 +133,7 @@ def load_rows(
     if len(raw) == 0:
         raise DataError(f"{table.name} has no rows")
     present = json_columns(raw, table.name) if table.is_json else raw.column_names
-    names = NAMES if video_frames is None else (*NAMES, *VIDEO_NAMES)
+    names = (*NAMES, TOLERANCE) if video_frames is None else (*NAMES, TOLERANCE, *VIDEO_NAMES)
     source_columns = find_columns(present, columns or {}, table.name, names)
     _check_kept(keep_columns, present, table.name)
     left_out = [column for column in present if column not in source_columns.values() and column not in keep_columns]
@@ -144,7 +146,8 @@ def load_rows(
     features = {} if table.is_json else {column: raw.features[column] for column in source_columns.values()}
     reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out), features, video_frames or 0)
     checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
-    return _sort_out(checked, positions, [*NAMES, *keep_columns], table.name, on_error)
+    own = [*NAMES, *([TOLERANCE] if TOLERANCE in source_columns else [])]
+    return _sort_out(checked, positions, [*own, *keep_columns], table.name, on_error)
 
 
 def _positions(rows: int, max_rows: int | None, seed: int | None) -> Sequence[int]:
@@ -201,23 +204,24 @@ def _check_kept(keep_columns: Sequence[str], present: Sequence[str], source_name
     for column in keep_columns:
         if column not in present:
             raise DataError(f"{source_name} has no column {column!r} to keep; it has {list(present)}")
-        if column in (*NAMES, "problems"):
+        if column in (*NAMES, TOLERANCE, "problems"):
             raise DataError(f"keep_columns cannot hold {column!r}: the result has its own column of that name")
 
 
 def _check_rows(
     raw: Dataset, positions: Sequence[int], reader: RowReader, is_json: bool, keep: list[str], num_proc: int | None
 ) -> Dataset:
-    """Return one checked row for every row of `raw`: the six columns, the kept ones, and `problems`."""
+    """Return one checked row for every row of `raw`: our columns, the kept ones, and `problems`."""
     columns = raw.features
     kept_features = json_features(raw, keep) if is_json else {column: columns[column] for column in keep}
     keeps = is_json or raw.cache_files  # of rows that are in memory alone nothing goes to disk
+    own_features = {**CHECKED_FEATURES, **({TOLERANCE: Value("float64")} if TOLERANCE in reader.columns else {})}
     caching = cache_arguments(raw, reader, keep, is_json) if keeps else {"load_from_cache_file": False}
     return (raw if is_json else undecoded(raw)).map(
         _check_row,
         with_indices=True,
         fn_kwargs={"positions": positions, "reader": reader, "keep": keep if is_json else None},
-        features=Features({**CHECKED_FEATURES, **kept_features}),
+        features=Features({**own_features, **kept_features}),
         remove_columns=[column for column in raw.column_names if column not in keep],
         num_proc=num_proc,
         # rows held in memory before writing; a row may hold megabytes of images

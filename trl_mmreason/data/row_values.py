@@ -160,6 +160,20 @@ def read_label(value: Any) -> str | None:
     return _read_text(value) or None
 
 
+def read_tolerance(value: Any) -> float | None:
+    """Return the share of the right number by which an answer may be off, or None if it is absent."""
+    if value is None or value == "":
+        return None
+    try:
+        share = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        share = math.nan
+    if not 0 < share < 1:
+        message = f"{show(value)} is no tolerance; write a share of the right number such as 0.05, or leave it empty"
+        raise RefusedValue("not a tolerance", f'{message}, or leave the column out with columns={{"tolerance": None}}')
+    return share
+
+
 def _read_text(value: Any) -> str:
     """Return `value` without outer spaces; numbers as the shortest string (7.0 → '7'), None as ''."""
     if value is None:

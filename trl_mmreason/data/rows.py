@@ -26,6 +26,7 @@ from .row_values import (
     read_choices,
     read_images,
     read_label,
+    read_tolerance,
     show,
     wrong_type,
 )
@@ -33,6 +34,7 @@ from .unseen_media import TEXT_ALONE, mark_problem, unseen_media
 from .video import VIDEO_NAMES, read_videos
 
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
+TOLERANCE = "tolerance"  # of rows whose source has such a column
 
 Row = Mapping[str, Any]
 """Column → value."""
@@ -115,7 +117,7 @@ class RowReader:
     video_frames: int = 0
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
-        """Return the six columns of the common row, and `problems`: a list of column, reason and message.
+        """Return the columns of the common row, and `problems`: a list of column, reason and message.
 
         A refused value is None or empty. `answer` is always a list of strings.
         """
@@ -159,6 +161,7 @@ class RowReader:
             "choices": choices,
             "id": read("id", read_label) or f"{self.source_name}-{index}",
             "category": read("category", read_label),
+            **({TOLERANCE: read(TOLERANCE, read_tolerance)} if TOLERANCE in self.columns else {}),
             "problems": problems,
         }
 

@@ -345,7 +345,10 @@ def rows_scoring_problem(
             "to transformers."
         )
     elif difference := _difference(fused, expected, _ROUNDED, exact=exact):
-        problem = f"{name} scores a padded batch of {len(rows)} rows otherwise than each row alone, by {difference:.2g} nats a token. Fix: another model, or a report to transformers."
+        problem = (
+            f"{name} scores a padded batch of {len(rows)} rows otherwise than each row alone, by {difference:.2g} "
+            "nats per token. Fix: another model, or a report to transformers."
+        )
     return (fused - expected).abs().max().item(), problem
 
 

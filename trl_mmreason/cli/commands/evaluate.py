@@ -55,8 +55,9 @@ def add(command: ArgumentParser) -> None:
     options.add_text(command, "--instruction", "text below the question, or null; the benchmark's by default")
     options.add_sampling(command)
     options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
-    prose = "take answers that are not declared from the last sentence with a value, as MathVista and MathVerse extract"
-    add("--answers-in-prose", action="store_true", help=prose)
+    answers = "declared ones alone, or what the last sentence with a value states, too (prose); by default as the "
+    answers += "benchmark's authors take them: prose for MathVista and MathVerse, if no judge extracts them"
+    add("--answers", choices=("declared", "prose"), help=answers)
     extracts = "--judge: it looks for an answer where the rules find none, and the rules decide about what it finds"
     add("--judge-extracts-only", action="store_true", help=extracts)
     add("--shown", type=count, default=100, help="questions shown in the report")
@@ -77,7 +78,7 @@ def run(arguments: Namespace) -> None:
     from ...evaluation.files import format_overview, format_results, refuse_folders
 
     _check_options(arguments)
-    settings = _settings(arguments)
+    settings, judge = _settings(arguments)
     system_prompt = options.system_prompt(arguments, is_srpo=arguments.protocol == "reflection")
     loaded = [_load(arguments, benchmark) for benchmark in arguments.benchmarks]  # all, before anything takes time
     names = [questions.name for questions in loaded]
@@ -89,6 +90,7 @@ def run(arguments: Namespace) -> None:
     for questions in loaded:
         folder = Path(arguments.output) / questions.name
         asking = {"system_prompt": system_prompt, "description": questions.name, **settings}
+        asking["grader"] = _grader(arguments, questions.benchmark, settings["grader"], judge)
         if arguments.share:
             _do_share(arguments, folder, questions.rows, engine, protocol, asking)
             continue
@@ -156,22 +158,30 @@ def _refuse_unused(arguments: Namespace, *names: str, why: str) -> None:
             raise WrongArgument(f"--{name.replace('_', '-')} has no effect here, as {why}; remove it")
 
 
-def _settings(arguments: Namespace) -> dict[str, Any]:
-    """Collect `evaluate`'s settings, and check the servers before anything is loaded."""
+def _settings(arguments: Namespace) -> tuple[dict[str, Any], Any]:
+    """Collect `evaluate`'s settings and the judge, if any, and check the servers before anything is loaded."""
     settings = options.sampling_settings(arguments)
     if arguments.protocol == "step-beam":
         settings["n"] = 1
     names = [benchmark.partition("=")[0].replace("/", "-") for benchmark in arguments.benchmarks]
     options.check_servers(arguments, *(Path(arguments.output) / name / "answers.sqlite" for name in names))
-    if arguments.answers_in_prose:
-        settings["grader"] = replace(settings["grader"], prose=True)
-    if arguments.judge:
-        from ...generation.engine import Chat
-        from ...grading import JudgeGrader
+    if not arguments.judge:
+        return settings, None
+    from ...generation.engine import Chat
 
-        judge = Chat(options.load_engine(arguments, "judge"))
-        settings["grader"] = JudgeGrader(judge, settings["grader"], compare=not arguments.judge_extracts_only)
-    return settings
+    return settings, Chat(options.load_engine(arguments, "judge"))
+
+
+def _grader(arguments: Namespace, benchmark: Any, rules: Any, judge: Any) -> Any:
+    """The rules, which may read prose, or the judge with them."""
+    prescribed = benchmark is not None and benchmark.answers_in_prose and judge is None
+    if arguments.answers == "prose" or (arguments.answers is None and prescribed):
+        rules = replace(rules, prose=True)
+    if judge is None:
+        return rules
+    from ...grading import JudgeGrader
+
+    return JudgeGrader(judge, rules, compare=not arguments.judge_extracts_only)
 
 
 def _load(arguments: Namespace, benchmark: str) -> _Questions:

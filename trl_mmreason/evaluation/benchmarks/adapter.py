@@ -87,6 +87,7 @@ class Benchmark:
         instruction: the end of the prompt.
         has_variants: the rows of a group are variants of one problem, and the worst case over them is reported.
         scores: further scores of the benchmark's own: rows with id and group, and whether each is right → by name.
+        answers_in_prose: whether its authors extract answers from free text; see `grading/prose.py`.
         draw: makes the rows of a benchmark that is not stored anywhere, from a split and their number.
     """
 
@@ -105,6 +106,7 @@ class Benchmark:
     instruction: str = INSTRUCTION
     has_variants: bool = False
     scores: ScoreFunction | None = None
+    answers_in_prose: bool = False
     draw: Callable[[str, int], Dataset] | None = None
 
 

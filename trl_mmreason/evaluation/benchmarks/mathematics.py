@@ -232,6 +232,7 @@ _MATHVERSE: dict[str, Any] = {
     "id_column": "sample_index",
     "columns": ("sample_index", "problem_index", "problem_version", "question", "image", "answer"),
     "read": _math_verse,
+    "answers_in_prose": True,
 }
 _MATHVISION: dict[str, Any] = {
     **on_hub("MathLLMs/MathVision"),
@@ -302,6 +303,7 @@ BENCHMARKS = (
         id_column="pid",
         columns=("pid", "question", ("decoded_image", "image"), "choices", "precision", "answer", "answer_type"),
         read=_math_vista,
+        answers_in_prose=True,
     ),
     Benchmark(name="mathverse", title="MathVerse", rows=3940, **_MATHVERSE),
     Benchmark(
