@@ -24,7 +24,7 @@ from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments, format_proce
 from trl_mmreason.chain_of_step.search import MAX_STEPS
 from trl_mmreason.data.row_sources import read_completions
 from trl_mmreason.evaluation.files import format_overview, format_results, format_side_by_side
-from trl_mmreason.evaluation.samples import group_sizes
+from trl_mmreason.evaluation.question_table import group_sizes
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.miniature.tasks import problems_dataset
 from trl_mmreason.scripts.sections import made_by

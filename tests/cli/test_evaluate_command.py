@@ -173,6 +173,21 @@ def test_the_rules_may_decide_about_what_the_judge_extracts(given, right, tmp_pa
     assert results_of(folder)["metrics"]["accuracy"]["value"] == right
 
 
+@pytest.mark.parametrize(("given", "right"), [([], 1.0), (["--answers", "declared"], 0.0)])
+def test_answers_in_prose_count_where_the_authors_of_a_benchmark_extract_them(given, right, tmp_path):
+    asked = LAYOUTS["mathvista"].questions[0]
+
+    class Talking(Handler):
+        def answer(self, body):
+            self.say(f"The force that acts on it is {asked.right} N.")
+
+    source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
+    with chat_stub(Talking) as server:
+        arguments = ["--model", "policy", "--server", server.url, "--limit", 1, *given]
+        folder = evaluate(tmp_path / "out", f"mathvista={source}", *arguments)
+    assert results_of(folder)["metrics"]["accuracy"]["value"] == right
+
+
 class Undecided(Extracting):
     """The judge finds an answer, and says once what it thinks of it, or never."""
 

@@ -20,10 +20,10 @@ from PIL import Image
 from support import full_but
 from written_samples import sample, samples
 
-from trl_mmreason.evaluation.curves import training_plots
-from trl_mmreason.evaluation.plots import Line, Plot
-from trl_mmreason.evaluation.report import Mark, ReportTable, TableRow, results_table, write_report
-from trl_mmreason.evaluation.results import compare_results, summarise
+from trl_mmreason.evaluation.curves import Line, Plot, training_plots
+from trl_mmreason.evaluation.evaluation_report import results_table
+from trl_mmreason.evaluation.report import Mark, ReportTable, TableRow, write_report
+from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.trajectory import Piece, Trajectory, Turn, scored_pieces
 
 SCRIPT = "<script>document.documentElement.dataset.attacked = 'yes'</script>"
@@ -59,10 +59,7 @@ TRAJECTORIES = [
 BEFORE, AFTER = (
     summarise(samples(*([sample(first, second)] for first in (False, True, False)))) for second in (False, True)
 )
-CHANGES = {name: found.change for name, found in compare_results(BEFORE, AFTER).items()}
-COMPARISON = results_table(
-    {"before": BEFORE.metrics, "after": AFTER.metrics}, {"after": CHANGES}, title="Comparison", note="In percent."
-)
+COMPARISON = results_table({"before": BEFORE, "after": AFTER})
 
 
 @pytest.fixture

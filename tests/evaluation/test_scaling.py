@@ -12,8 +12,8 @@ from trl_mmreason.cli.main import main
 from trl_mmreason.evaluation import methods
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
+from trl_mmreason.evaluation.question_table import best_of_n, group_sizes, pass_at_n, self_consistency_at_n
 from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.evaluation.samples import best_of_n, group_sizes, pass_at_n, self_consistency_at_n
 from trl_mmreason.evaluation.scaling import draw_scaling, scaling_curves, scaling_plots, sweep_of_weights
 from trl_mmreason.generation import Failure
 

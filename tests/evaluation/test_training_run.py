@@ -19,7 +19,6 @@ from trl_mmreason.evaluation.training_run import (
     is_training_run,
     progress_table,
     read_state,
-    runs_table,
     write_training_report,
 )
 from trl_mmreason.training.logged_questions import (
@@ -267,20 +266,20 @@ def test_start_and_end_are_means_of_a_tenth():
     history = [{"step": step, "acc_t1": step / 20, "reward": float(step)} for step in range(1, 21)]
     history += [{"step": 20, "train_loss": 1.0}, {"step": 20, "acc_t1": None, "kl_t1": math.nan}]
     # twenty values: a tenth is two; (1 + 2) / 2 / 20 = 7.5 %, (19 + 20) / 2 / 20 = 97.5 %
-    reward, accuracy = progress_table(history).rows
+    reward, accuracy = progress_table({"": history}).rows
     assert accuracy.marks == [pytest.approx((0.975, 0.075, 0.975))]
     assert [reward, accuracy._replace(marks=[])] == [
         ("Reward", [("1.5", ""), ("19.5", ""), ("+18.0", "")], [None]),
         ("Accuracy: first turn", [("7.5", ""), ("97.5", ""), ("+90.0", "")], []),
     ]
     entropy = ("Entropy", [("0.00123", ""), ("0.00123", ""), ("0.00000", "")], [None])
-    assert progress_table([{"step": 1, "entropy": 0.00123}]).rows == [entropy]
+    assert progress_table({"": [{"step": 1, "entropy": 0.00123}]}).rows == [entropy]
 
 
 def test_runs_side_by_side():
     """The end of each, and its change since the start."""
     runs = {"a": [{"step": 1, "acc_t1": 0.25}, {"step": 2, "acc_t1": 0.5}], "b": [{"step": 1, "reward": 2.0}]}
-    assert runs_table(runs).rows == [
+    assert progress_table(runs).rows == [
         ("Reward", [("", ""), ("2.00", "0.00")], [None, None]),
         ("Accuracy: first turn", [("50.0", "+25.0"), ("", "")], [(0.5, 0.25, 0.5), None]),
     ]

@@ -1,5 +1,6 @@
 """Runs that end on the way, by a kill, a signal or a full disk, and what is in their folder: the next start resumes."""
 
+import multiprocessing
 import os
 import resource
 import shutil
@@ -417,6 +418,25 @@ def test_a_signal_writes_a_checkpoint_and_the_stage_is_unfinished(number, run, b
     assert resumed.state.global_step == 3
     assert_weights(resumed.model, run[1])
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def signal_all():
+    workers = multiprocessing.active_children()
+    assert workers
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGTERM)
+    for worker in workers:
+        worker.join(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_to_the_group_leaves_the_workers_of_the_data_alone(run, base, tmp_path):
+    """As `timeout`, a terminal and some launchers send it."""
+    trainer = make(SFT, base, tmp_path, max_steps=3, save_strategy="no", dataloader_num_workers=1)
+    trainer.add_callback(At(2, signal_all))
+    with pytest.raises(TrainingInterrupted):
+        trainer.train()
+    assert checkpoint_fault(tmp_path / "checkpoint-2") is None
 
 
 class AtTheEnd(TrainerCallback):

@@ -7,8 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
 
 from .. import __version__
 from ..data.user_text import suggestion
@@ -35,28 +33,26 @@ COMMANDS = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line, with a sub-command for each of `COMMANDS`."""
+    """Make the parser of the command line, with a sub-command for each of `COMMANDS`.
+
+    The help of a sub-command is its module's docstring: a title, the description and an example.
+    """
     parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
     parser.add_argument("--version", action="version", version=f"trl-mmreason {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for module in COMMANDS:
-        _add_command(commands, module)
+        name = module.__name__.rpartition(".")[2].removesuffix("_command").replace("_", "-")
+        title, description, example = re.split(r"\n{2,}", str(module.__doc__).strip())
+        command = commands.add_parser(
+            name,
+            help=title[0].lower() + title[1:].rstrip("."),
+            description=description,
+            epilog=example,
+            formatter_class=HelpFormatter,
+        )
+        module.add(command)
+        command.set_defaults(run=module.run, program=f"mmreason {name}", parser=command)
     return parser
-
-
-def _add_command(commands: Any, module: ModuleType) -> None:
-    """Declare a sub-command, whose help is its module's docstring: a title, the description and an example."""
-    name = module.__name__.rpartition(".")[2].removesuffix("_command").replace("_", "-")
-    title, description, example = re.split(r"\n{2,}", str(module.__doc__).strip())
-    command = commands.add_parser(
-        name,
-        help=title[0].lower() + title[1:].rstrip("."),
-        description=description,
-        epilog=example,
-        formatter_class=HelpFormatter,
-    )
-    module.add(command)
-    command.set_defaults(run=module.run, program=f"mmreason {name}", parser=command)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -126,7 +126,12 @@ def _source(value: Any) -> Image.Image | Path | bytes | str:
     if isinstance(value, str) and value.startswith(_LINKS):
         return value
     if isinstance(value, str | os.PathLike) and "." in str(value) and not str(value).startswith("data:"):
-        return _existing(value)
+        if not os.path.isfile(value):
+            raise FileNotFoundError(
+                f"The image {str(value)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
+                "data set with trl_mmreason.data.row_loading.load_rows, which checks all rows before training."
+            )
+        return Path(value)
     if isinstance(value, str):  # a data URL or base64, whose letters have no dot
         value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
     if isinstance(value, Image.Image | bytes):
@@ -252,15 +257,6 @@ def _upright(image: Image.Image) -> Image.Image:
     if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
         return image
     return ImageOps.exif_transpose(image)
-
-
-def _existing(path: str | os.PathLike) -> Path:
-    if not os.path.isfile(path):
-        raise FileNotFoundError(
-            f"The image {str(path)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
-            "data set with trl_mmreason.data.row_loading.load_rows, which checks all rows before training."
-        )
-    return Path(path)
 
 
 def png_of(image: Image.Image) -> bytes:

@@ -135,7 +135,11 @@ def load_rows(
     present = json_columns(raw, table.name) if table.is_json else raw.column_names
     names = (*NAMES, TOLERANCE) if video_frames is None else (*NAMES, TOLERANCE, *VIDEO_NAMES)
     source_columns = find_columns(present, columns or {}, table.name, names)
-    _check_kept(keep_columns, present, table.name)
+    for column in keep_columns:
+        if column not in present:
+            raise DataError(f"{table.name} has no column {column!r} to keep; it has {list(present)}")
+        if column in (*NAMES, TOLERANCE, "problems"):
+            raise DataError(f"keep_columns cannot hold {column!r}: the result has its own column of that name")
     left_out = [column for column in present if column not in source_columns.values() and column not in keep_columns]
     if left_out:
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
@@ -198,14 +202,6 @@ def find_columns(
         if candidates:
             source_columns[name] = str(candidates[0])
     return source_columns
-
-
-def _check_kept(keep_columns: Sequence[str], present: Sequence[str], source_name: str) -> None:
-    for column in keep_columns:
-        if column not in present:
-            raise DataError(f"{source_name} has no column {column!r} to keep; it has {list(present)}")
-        if column in (*NAMES, TOLERANCE, "problems"):
-            raise DataError(f"keep_columns cannot hold {column!r}: the result has its own column of that name")
 
 
 def _check_rows(

@@ -145,7 +145,9 @@ class RowReader:
         videos = [video for name in VIDEO_NAMES for video in read(name, partial(self._read_videos, name, values)) or []]
         if self.video_frames:
             placed = None if problems else read("prompt", lambda prompt: place_frames(prompt, images, videos))
-            values["prompt"], images = placed or (_with_texts(values["prompt"], _as_images), images)
+            # of a row with another problem, nothing more is to be said about its videos
+            marked = _with_texts(values["prompt"], lambda text: text.replace(_VIDEO, PLACEHOLDER))
+            values["prompt"], images = placed or (marked, images)
         image_count = None if problems else len(images)
         unread = {column: row.get(column) for column in self.unread}
         read_ones = None if problems else [*present_images(values.get("images")), *inside, *chain(*videos)]
@@ -219,11 +221,6 @@ def place_frames(prompt: Any, images: list[Any], videos: list[list[Any]]) -> tup
         )
     ones, groups = iter(images), iter(videos)
     return marked, [one for mark in marks for one in (next(groups) if mark == _VIDEO else [next(ones)])]
-
-
-def _as_images(text: str) -> str:
-    """The text of a row with another problem, of which nothing more is to be said."""
-    return text.replace(_VIDEO, PLACEHOLDER)
 
 
 def _with_texts(prompt: Any, change: Callable[[str], str]) -> Any:

@@ -150,7 +150,7 @@ def refuse_unseen_media(name: str, dataset: Dataset) -> None:
     first = dataset.select(range(min(_ROWS_LOOKED_AT, len(dataset))))
     images = [column for column in IMAGE_COLUMNS if column in dataset.column_names]
     for rows, columns in ((dataset, suspects), (first, [*others, *images])):
-        for number, row in _stored_rows(rows, columns):
+        for number, row in enumerate(_stored_rows(rows, columns)):
             unread = {column: row[column] for column in columns if column in others}
             # of the suspects alone nothing but video and audio is looked for
             stored = None if rows is dataset else stored_images(row)
@@ -161,21 +161,22 @@ def refuse_unseen_media(name: str, dataset: Dataset) -> None:
                     raise ValueError(f"{name}: row {number}, column {column!r}: it has {gap}.")
             if stored and present_images(row.get("images")):
                 unread["image"] = row.get("image")  # trainers read `images`, not `image`
-            unseen = unseen_media(unread, stored, fix=lambda column: _RENAME.format(column))
+            unseen = unseen_media(unread, stored, fix=_renaming)
             if unseen is not None:
                 raise ValueError(f"{name}: row {number}, column {unseen.column!r}: {unseen.message}.")
     _refuse_marks(name, dataset, images)
 
 
-_RENAME = (
-    "name that column `images` (dataset.rename_column({!r}, 'images')), or remove it; if only a reward function reads "
-    "it, give it a name that is none of an image"
-)
+def _renaming(column: str) -> str:
+    return (
+        f"name that column `images` (dataset.rename_column({column!r}, 'images')), or remove it; if only a reward "
+        "function reads it, give it a name that is none of an image"
+    )
 
 
 def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
     """Refuse prompts with parts or marks that no image stands for."""
-    for number, row in _stored_rows(dataset, ["prompt"]):
+    for number, row in enumerate(_stored_rows(dataset, ["prompt"])):
         prompt = row["prompt"]
         contents = [prompt] if isinstance(prompt, str) else [message.get("content") for message in prompt or ()]
         parts = [part for content in contents if isinstance(content, list) for part in content]
@@ -193,7 +194,7 @@ def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
         if not marks:
             continue
         placed = 0 if isinstance(prompt, str) else count_marks(prompt)
-        stored = dict(next(_stored_rows(dataset.select([number]), columns))[1]) if columns else {}
+        stored = dict(next(_stored_rows(dataset.select([number]), columns), {}))
         count = len(stored_images(stored)) + sum(part.get("image") is not None for part in parts)
         if placed != count if placed else marks > count:
             raise ValueError(
@@ -202,15 +203,11 @@ def _refuse_marks(name: str, dataset: Dataset, columns: list[str]) -> None:
             )
 
 
-def _stored_rows(dataset: Dataset, columns: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Number and columns of each row, as they are stored: no image is decoded."""
-    if not columns:
-        return
-    number = 0
-    for table in dataset.select_columns(columns).with_format("arrow").iter(_ROWS_AT_ONCE):
-        for row in table.to_pylist():
-            yield number, row
-            number += 1
+def _stored_rows(dataset: Dataset, columns: list[str]) -> Iterator[Mapping[str, Any]]:
+    """These columns of each row, as they are stored: no image is decoded."""
+    if columns:
+        for table in dataset.select_columns(columns).with_format("arrow").iter(_ROWS_AT_ONCE):
+            yield from table.to_pylist()
 
 
 def _declares_media(feature: Any) -> bool:

@@ -15,7 +15,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from .methods import declared
-from .plots import Line, Plot
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +22,63 @@ COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5
 """Of lines; told apart with any colour vision."""
 _COLUMNS = 3
 _PANEL_INCHES = (4.2, 2.9)
+
+
+Points = Mapping[Any, float]
+"""x, a number → y; NaN where nothing is known."""
+
+
+class Line(NamedTuple):
+    """One line of a plot.
+
+    Attributes:
+        label: name in the legend.
+        points: points that are drawn bold.
+        logged: the values that `points` are running means of, drawn thin; empty if there is no mean.
+        low, high: ends of the intervals around `points`, drawn as a band; empty without intervals.
+        colour, dash: its place among the page's colours and dashes: lines of one run share the colour.
+    """
+
+    label: str
+    points: Points
+    logged: Points = {}
+    low: Points = {}
+    high: Points = {}
+    colour: int = 0
+    dash: int = 0
+
+
+class Plot(NamedTuple):
+    """One set of axes.
+
+    Attributes:
+        title: heading of the plot.
+        x, y: names of the axes; plots with one x share the cursor and the zoom.
+        lines: lines, in the order of the legend.
+        is_share: whether y is shown in percent.
+        log_base: logarithm base of the x axis; `None` if it is linear.
+    """
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    is_share: bool = False
+    log_base: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The plot as JSON values; every line has a number or null for every x."""
+        xs = sorted({x for line in self.lines for x in line.points})
+        lines = [
+            {
+                name: _along(xs, value) if isinstance(value, Mapping) else value
+                for name, value in line._asdict().items()
+                if value != {}
+            }
+            for line in self.lines
+        ]
+        own = {"title": self.title, "x": self.x, "y": self.y, "share": self.is_share, "log": self.log_base}
+        return {**own, "xs": xs, "lines": lines}
 
 
 class Panel(NamedTuple):
@@ -84,17 +140,26 @@ def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> N
 
 def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure | None:
     """Make the figure of `plot_curves`: the panels of `all_panels` that have data, in order; `None` without any."""
-    known = all_panels()
-    data = {name: _series(log_history, name) for panel in known for name in panel.series}
-    panels = [panel for panel in known if any(data[name] for name in panel.series)]
+    panels = [(panel, lines) for panel in all_panels() if (lines := _lines(panel, {"": log_history}))]
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = _PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows + 0.3
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.1))
-    for place, panel in enumerate(panels, start=1):
-        _draw_panel(figure.add_subplot(rows, columns, place), panel, data)
+    for place, (panel, lines) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        for line in lines:
+            colour, marker = COLOURS[2 + line.colour], "o" if len(line.points) == 1 else None
+            axes.plot(*zip(*line.logged.items(), strict=True), color=colour, linewidth=0.8, alpha=0.35)
+            means = zip(*line.points.items(), strict=True)
+            axes.plot(*means, color=colour, linewidth=2.2, label=line.label, marker=marker)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        style_axes(axes, panel.title, "training step", panel.unit)
+        if panel.is_share:
+            axes.set_ylim(-0.03, 1.03)
+        if len(panel.series) > 1:
+            axes.legend(fontsize=8, frameon=False)
     figure.supxlabel(
         "thin: logged values; bold: mean over a trailing window of a tenth of the run",
         fontsize=9,
@@ -109,24 +174,8 @@ def training_plots(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list
     Args:
         histories: name of the run → its `log_history`; lines are called by it where there are several.
     """
-    plots = []
-    for panel in all_panels():
-        lines = []
-        for place, (run, history) in enumerate(histories.items()):
-            for kind, (name, label) in enumerate(panel.series.items()):
-                logged = dict(_series(history, name))
-                if not logged:
-                    continue
-                means = running_mean(list(logged.values()), window=math.ceil(len(logged) / 10))
-                points = dict(zip(logged, means, strict=True))
-                if len(histories) == 1:
-                    lines.append(Line(label, points, logged, colour=kind))
-                else:
-                    of_run = run if len(panel.series) == 1 else f"{run}, {label}"
-                    lines.append(Line(of_run, points, logged, colour=place, dash=kind))
-        if lines:
-            plots.append(Plot(panel.title, "training step", panel.unit, lines, panel.is_share))
-    return plots
+    panels = [(panel, _lines(panel, histories)) for panel in all_panels()]
+    return [Plot(panel.title, "training step", panel.unit, lines, panel.is_share) for panel, lines in panels if lines]
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:
@@ -148,26 +197,27 @@ def style_axes(axes: Axes, title: str, x: str, y: str = "") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _series(log_history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(step, value) of every entry with the name, NaN for values that are not finite; empty if none is finite."""
-    # TRL logs None for a metric that no batch had, such as the correction rate when no first answer was wrong.
-    points = [(entry["step"], float(entry[name])) for entry in log_history if entry.get(name) is not None]
-    if not any(math.isfinite(value) for _, value in points):
-        return []
-    return [(step, value if math.isfinite(value) else math.nan) for step, value in points]
+def _lines(panel: Panel, histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Line]:
+    """What each run logged of a panel's series, and the running means; only series with a finite value."""
+    lines = []
+    for place, (run, history) in enumerate(histories.items()):
+        for kind, (name, label) in enumerate(panel.series.items()):
+            # TRL logs None for a metric that no batch had, such as the correction rate when no first answer was wrong.
+            values = {entry["step"]: float(entry[name]) for entry in history if entry.get(name) is not None}
+            logged = {step: value if math.isfinite(value) else math.nan for step, value in values.items()}
+            if all(map(math.isnan, logged.values())):
+                continue
+            means = running_mean(list(logged.values()), window=math.ceil(len(logged) / 10))
+            points = dict(zip(logged, means, strict=True))
+            if len(histories) == 1:
+                lines.append(Line(label, points, logged, colour=kind))
+            else:
+                of_run = run if len(panel.series) == 1 else f"{run}, {label}"
+                lines.append(Line(of_run, points, logged, colour=place, dash=kind))
+    return lines
 
 
-def _draw_panel(axes: Axes, panel: Panel, data: Mapping[str, list[tuple[int, float]]]) -> None:
-    for colour, (name, label) in zip(COLOURS[2:4], panel.series.items(), strict=False):
-        if not data[name]:
-            continue
-        steps, values = zip(*data[name], strict=True)
-        means = running_mean(values, window=math.ceil(len(values) / 10))
-        axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35)
-        axes.plot(steps, means, color=colour, linewidth=2.2, label=label, marker="o" if len(steps) == 1 else None)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    style_axes(axes, panel.title, "training step", panel.unit)
-    if panel.is_share:
-        axes.set_ylim(-0.03, 1.03)
-    if len(panel.series) > 1:
-        axes.legend(fontsize=8, frameon=False)
+def _along(xs: Sequence[float], points: Points) -> list[float | None]:
+    """Round values to five digits: enough to draw, and half as many bytes."""
+    values = (points.get(x, math.nan) for x in xs)
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

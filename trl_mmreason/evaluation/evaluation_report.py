@@ -16,22 +16,13 @@ from ..generation.engine import Engine, Failure
 from ..generation.protocols import AnsweringProtocol
 from ..jobs.store import Store
 from ..messages import question_text
+from ..training.logged_questions import about_question
 from .benchmarks import Benchmark
 from .curves import training_plots
 from .files import SavedEvaluation, headline, read_evaluation, refuse_folders, result_problems, write_evaluation
-from .metrics import metric_of
+from .metrics import Estimate, Metric, metric_of
 from .provenance import provenance_record
-from .report import (
-    INTERVALS_NOTE,
-    TURNS,
-    ReportTable,
-    TableRow,
-    cell,
-    mark_of,
-    results_table,
-    side_by_side,
-    write_report,
-)
+from .report import INTERVALS_NOTE, Mark, ReportTable, TableRow, side_by_side, write_report
 from .results import Results, compare_results, summarise
 from .runner import Samples, evaluate
 from .scaling import draw_scaling, scaling_plots
@@ -44,6 +35,11 @@ _INTERVALS = "Brackets: 95 % bootstrap intervals over questions, or over problem
 _CHANGES = (
     " A change is over the questions on which both could be graded; the bootstrap draws a question with its answers in "
     "both evaluations, as in a paired comparison."
+)
+
+_TURNS = (
+    " t1 and t2 are the first and the second answer; correction is a wrong first answer made right, misjudgment "
+    "a right one made wrong."
 )
 
 
@@ -142,7 +138,7 @@ def write_evaluation_report(
     path = Path(output) if output else Path(folders[name]) / (REPORT if len(saved) == 1 else COMPARISON)
     results = {name: each.results for name, each in saved.items()}
     questions = {row["id"]: question_text(row["prompt"]) for row in first.samples.rows}
-    tables = _tables(results)  # refuses other questions
+    tables = [results_table(results), _category_table(results)]  # refuses other questions
     plots = scaling_plots(saved)
     curves: dict[str, Any] = {"plots": plots, "plots_title": "Inference-time scaling", "plots_note": INTERVALS_NOTE}
     if log_history:
@@ -163,7 +159,14 @@ def write_evaluation_report(
             )
         ],
         **curves,
-        notes=[*_other_prompts(saved), *(line for name, each in results.items() for line in _notes(name, each, saved))],
+        notes=[
+            *_other_prompts(saved),
+            *(
+                f"{name}: {line.strip()}" if len(saved) > 1 else line.strip()
+                for name, each in results.items()
+                for line in result_problems(each)
+            ),
+        ],
     )
     return path
 
@@ -186,19 +189,19 @@ def trajectories_of(
     """
     trajectories = []
     for row, tried in list(zip(samples.rows, samples.samples, strict=True))[:shown]:
-        gold = row["answer"]
+        about = about_question(row)
         for index, sample in enumerate(tried[:_SAMPLES_SHOWN]):
             trajectories.append(
                 Trajectory(
                     id=row["id"],
-                    category=row.get("category") or "",
+                    category=about["category"],
                     question=questions[row["id"]],
-                    answer=gold if isinstance(gold, str) else " or ".join(gold or ()),
+                    answer=about["answer"],
                     images=images.get(row["id"], ()),
                     run=run,
                     number=index + 1 if samples.n > 1 else None,
                     turns=_turns(sample, samples.turns),
-                    rewards=_numbers(sample),
+                    rewards={} if isinstance(sample, Failure) else _numbers(sample),
                     problem=sample.reason if isinstance(sample, Failure) else sample.get("problem"),
                 )
             )
@@ -212,9 +215,13 @@ def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]
         ["Answer"] if turns == 1 else ["First answer", "Second answer", *(f"Answer {k}" for k in range(3, turns + 1))]
     )
     answers: list[Turn | None] = [None] * turns
+    scores = sample.get("step_scores") or []
+    ends = sample["step_ends"] if scores else []
     for place, turn in enumerate(sample["turns"]):
+        text = turn["text"]
+        is_last = place == turns - 1
         answers[place] = Turn(
-            pieces=_pieces(sample, turn["text"]) if place == turns - 1 else [Piece(turn["text"])],
+            pieces=scored_pieces(text, ends, scores, sample.get("answer_score")) if is_last else [Piece(text)],
             correct=turn["correct"],
             label=labels[place],
             answer=turn["answer"],
@@ -223,31 +230,34 @@ def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]
     return answers
 
 
-def _pieces(sample: Mapping[str, Any], text: str) -> list[Piece]:
-    """Cut a string at the ends of its scored steps."""
-    scores = sample.get("step_scores") or []
-    return scored_pieces(text, sample["step_ends"] if scores else [], scores, sample.get("answer_score"))
-
-
-def _numbers(sample: Mapping[str, Any] | Failure) -> dict[str, float | None]:
-    if isinstance(sample, Failure):
-        return {}
+def _numbers(sample: Mapping[str, Any]) -> dict[str, float | None]:
     numbers = {name: sample[name] for name in ("score", "tokens") if name in sample}
     return numbers | {metric_of(name).label: value for name, value in sample.get("measures", {}).items()}
 
 
-def _tables(results: Mapping[str, Results]) -> list[ReportTable]:
+def results_table(results: Mapping[str, Results]) -> ReportTable:
+    """Build the table of an evaluation, or of several and what each has more than the first; shares are plotted."""
     first, *others = results
-    named = {"value": results[first]} if not others else results
     compared = {name: compare_results(results[first], results[name]) for name in others}
-    changes = {
-        name: {metric: one.change for metric, one in comparison.items()} for name, comparison in compared.items()
-    }
-    has_turns = any("acc_t1" in result.metrics for result in results.values())
-    note = _INTERVALS + (_CHANGES if others else "") + (TURNS if has_turns else "")
-    title = "Comparison" if others else "Results"
-    metrics = {name: result.metrics for name, result in named.items()}
-    return [results_table(metrics, changes, title=title, note=note), _category_table(results)]
+    header = ["", first if others else "value"]
+    for run in others:
+        header += [run, "change" if len(others) == 1 else f"{run} − {first}"]
+    metrics = {name: result.metrics for name, result in results.items()}
+    fullest_first = sorted(metrics.values(), key=len, reverse=True)  # the order of the run with most metrics is kept
+    rows = []
+    for name in dict.fromkeys(name for estimates in fullest_first for name in estimates):
+        metric = metric_of(name)
+        cells = [_cell(metric, metrics[first].get(name))]
+        for run in others:
+            change = compared[run][name].change if name in compared[run] else None
+            cells += [_cell(metric, metrics[run].get(name)), _cell(metric, change, signed=True)]
+        rows.append(
+            TableRow(metric.label, cells, [_mark_of(metric, estimates.get(name)) for estimates in metrics.values()])
+        )
+    has_turns = any("acc_t1" in estimates for estimates in metrics.values())
+    note = _INTERVALS + (_CHANGES if others else "") + (_TURNS if has_turns else "")
+    title, marked = ("Comparison", list(results)) if others else ("Results", ["value"])
+    return ReportTable(title, header, rows, note, marked)
 
 
 def _category_table(results: Mapping[str, Results]) -> ReportTable:
@@ -257,9 +267,9 @@ def _category_table(results: Mapping[str, Results]) -> ReportTable:
     rows = []
     for category in dict.fromkeys(category for result in results.values() for category in result.categories):
         of_run = {name: result.categories.get(category, (0, {})) for name, result in results.items()}
-        numbers = [cell(metric_of(metric), of_run[name][1].get(metric)) for name, metric in columns]
+        numbers = [_cell(metric_of(metric), of_run[name][1].get(metric)) for name, metric in columns]
         questions = max(count for count, _ in of_run.values())
-        marks = [mark_of(metric_of(shown[name][-1]), of_run[name][1].get(shown[name][-1])) for name in results]
+        marks = [_mark_of(metric_of(shown[name][-1]), of_run[name][1].get(shown[name][-1])) for name in results]
         rows.append(TableRow(category, [(str(questions), ""), *numbers], marks))
     labels = {
         (name, metric): metric_of(metric).label if len(results) == 1 else f"{name}, {metric_of(metric).label}"
@@ -269,15 +279,27 @@ def _category_table(results: Mapping[str, Results]) -> ReportTable:
     return ReportTable("By category", ["category", "questions", *labels.values()], rows, marked=marked)
 
 
+def _mark_of(metric: Metric, estimate: Estimate | None) -> Mark | None:
+    """The plotted mark of a metric: a share with its interval; `None` for other metrics."""
+    if estimate is None or not metric.is_share:
+        return None
+    mark = Mark(estimate.value, *estimate.interval)
+    return mark if all(0 <= place <= 1 for place in mark) else None  # never of NaN
+
+
+def _cell(metric: Metric, estimate: Estimate | None, signed: bool = False) -> tuple[str, str]:
+    """A number and its interval, as cells of a `TableRow`."""
+    if estimate is None:
+        return "", ""
+    number, interval = metric.with_interval(estimate, signed).split(" ", maxsplit=1)
+    return number, interval
+
+
 def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
     if isinstance(value, Mapping):
         inner = [(f"{path}.{key}" if path else str(key), each) for key, each in value.items() if key != "command"]
         return [entry for key, each in inner for entry in _flat(each, key)]
     return [] if value is None else [(path, value if isinstance(value, str) else json.dumps(value))]
-
-
-def _notes(name: str, results: Results, saved: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {line.strip()}" if len(saved) > 1 else line.strip() for line in result_problems(results)]
 
 
 def _other_prompts(saved: Mapping[str, SavedEvaluation]) -> list[str]:

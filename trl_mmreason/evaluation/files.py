@@ -86,7 +86,10 @@ def write_evaluation(
     (folder / RESULTS).unlink(missing_ok=True)  # what is killed from here on is no evaluation, and not a mixed one
     whole = {"format": EVALUATION_FORMAT, "n": samples.n, "turns": samples.turns, **record, **results_as_json(results)}
     write_whole(folder / SAMPLES, _as_jsonl(_lines(samples)))
-    write_whole(folder / QUESTIONS, _as_jsonl(_table_lines(results)))
+    sides = np.stack([results.table.numerator, results.table.denominator], axis=-1).tolist()
+    adds = [{"adds": dict(zip(results.table.names, side, strict=True))} for side in sides]
+    lines = ({**asdict(question), **each} for question, each in zip(results.questions, adds, strict=True))
+    write_whole(folder / QUESTIONS, _as_jsonl(lines))
     write_whole(folder / PRINTED, f"{format_results(results)}\n")
     with atomic_path(folder / IMAGES) as unfinished:
         ids = [row["id"] for row in samples.rows[: len(with_images)]]
@@ -121,25 +124,16 @@ def format_results(results: Results) -> str:
     """Format metrics, categories and problems as plain text."""
     counts = results.counts
     parts = [f"{counts['questions']} questions, {counts['samples']} samples"]
-    lines = [["percent [95 % interval]", ""]]
-    lines += [
-        [metric_of(name).label, metric_of(name).with_interval(estimate)] for name, estimate in results.metrics.items()
-    ]
-    parts.append(aligned(lines))
+    parts.append(format_side_by_side({"": results}))
     if results.categories:
-        parts.append(aligned(_category_lines(results)))
+        parts.append(_accuracy_table("category", results.categories))
     parts.append("\n".join(result_problems(results)))
     return "\n\n".join(part for part in parts if part)
 
 
 def format_overview(results: Mapping[str, Results]) -> str:
     """Format a table of accuracies, one line for each benchmark."""
-    shown = list(dict.fromkeys(name for result in results.values() for name in headline(result.metrics)))
-    lines = [["", "questions", *(metric_of(name).label for name in shown)]]
-    for benchmark, result in results.items():
-        cells = [metric_of(name).with_interval(result.metrics[name]) for name in shown]
-        lines.append([benchmark, str(result.counts["questions"]), *cells])
-    return aligned(lines)
+    return _accuracy_table("", {name: (each.counts["questions"], each.metrics) for name, each in results.items()})
 
 
 def format_side_by_side(results: Mapping[str, Results]) -> str:
@@ -201,18 +195,13 @@ def results_as_json(results: Results) -> dict[str, Any]:
     }
 
 
-def _category_lines(results: Results) -> list[list[str]]:
-    shown = headline(results.metrics)
-    lines = [["category", "questions", *(metric_of(name).label for name in shown)]]
-    for category, (questions, metrics) in results.categories.items():
-        lines.append([category, str(questions), *(metric_of(name).with_interval(metrics[name]) for name in shown)])
-    return lines
-
-
-def _table_lines(results: Results) -> Iterator[dict[str, Any]]:
-    sides = np.stack([results.table.numerator, results.table.denominator], axis=-1).tolist()
-    for question, adds in zip(results.questions, sides, strict=True):
-        yield {**asdict(question), "adds": dict(zip(results.table.names, adds, strict=True))}
+def _accuracy_table(heading: str, groups: Mapping[str, tuple[int, Mapping[str, Estimate]]]) -> str:
+    """Format a line for each group of questions: its name, how many they are, and their accuracies."""
+    shown = list(dict.fromkeys(name for _, metrics in groups.values() for name in headline(metrics)))
+    lines = [[heading, "questions", *(metric_of(name).label for name in shown)]]
+    for group, (questions, metrics) in groups.items():
+        lines.append([group, str(questions), *(metric_of(name).with_interval(metrics[name]) for name in shown)])
+    return aligned(lines)
 
 
 def _results(whole: Mapping[str, Any], lines: list[dict[str, Any]]) -> Results:

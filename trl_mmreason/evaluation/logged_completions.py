@@ -64,7 +64,20 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
             without_questions.append(_step_of(table))
         for line, question in _whole_groups(lines, questions, shown // len(chosen)):
             rewards = {name: None if line[name] in (None, "") else float(line[name]) for name in numbers}
-            trajectories.append(_trajectory(run, line, question, turns_of(line, pieces_of(line)), rewards))
+            trajectories.append(
+                Trajectory(
+                    id=question.id or _digest(question),
+                    category=question.category,
+                    question=question.question,
+                    answer=question.answer,
+                    images=[_opened(path) for path in question.images if path.exists()],
+                    run=run,
+                    step=line["step"],
+                    turns=turns_of(line, pieces_of(line)),
+                    rewards=rewards,
+                    problem=line.get("problem") or None,
+                )
+            )
     notes = []
     if len(trajectories) < total or len(chosen) < len(tables):
         steps = f"{len(chosen)} of {len(tables)} steps that were logged"
@@ -72,7 +85,7 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
     if without_questions:
         steps = ", ".join(map(str, without_questions))
         notes.append(f"Images and ids of the questions were not logged at step {steps}.")
-    return Logged(_numbered(_told_apart(trajectories)), notes)
+    return Logged(_numbered(trajectories), notes)
 
 
 def answers_of(completion: Completion) -> list[str]:
@@ -123,27 +136,6 @@ def _text_of(message: Mapping[str, Any]) -> str:
     return (f"<think>\n{thought}\n</think>\n" if thought else "") + text_of(message["content"] or "")
 
 
-def _trajectory(
-    run: str,
-    line: Completion,
-    question: LoggedQuestion,
-    turns: Sequence[Turn | None],
-    rewards: dict[str, float | None],
-) -> Trajectory:
-    return Trajectory(
-        id=question.id or _digest(question),
-        category=question.category,
-        question=question.question,
-        answer=question.answer,
-        images=[_opened(path) for path in question.images if path.exists()],
-        run=run,
-        step=line["step"],
-        turns=turns,
-        rewards=rewards,
-        problem=line.get("problem") or None,
-    )
-
-
 def _number_columns(schema: pa.Schema) -> list[str]:
     """The numeric columns, such as rewards and advantage; Chain-of-Step logs one as a string, "" for none."""
     numbers = [field.name for field in schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)]
@@ -171,27 +163,18 @@ def _whole_groups(
     return pairs
 
 
-def _told_apart(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Append numbers to ids that several questions share."""
-    told_apart = []
-    sharing: dict[str, list[tuple[str, str, str]]] = {}
-    for trajectory in trajectories:
-        questions = sharing.setdefault(trajectory.id, [])
-        question = trajectory.question, trajectory.answer, trajectory.category
-        if question not in questions:
-            questions.append(question)
-        number = questions.index(question) + 1
-        told_apart.append(trajectory if number == 1 else replace(trajectory, id=f"{trajectory.id} ({number})"))
-    return told_apart
-
-
 def _numbered(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Add each line's position in its group."""
+    """Append numbers to ids that several questions share, and add each line's position in its group."""
+    sharing: dict[str, dict[tuple[str, str, str], int]] = {}
     places: Counter[tuple[str, int | None]] = Counter()
     numbered = []
     for trajectory in trajectories:
-        places[group := (trajectory.id, trajectory.step)] += 1
-        numbered.append(replace(trajectory, number=places[group]))
+        questions = sharing.setdefault(trajectory.id, {})
+        question = trajectory.question, trajectory.answer, trajectory.category
+        number = questions.setdefault(question, len(questions) + 1)
+        id_ = trajectory.id if number == 1 else f"{trajectory.id} ({number})"
+        places[group := (id_, trajectory.step)] += 1
+        numbered.append(replace(trajectory, id=id_, number=places[group]))
     return numbered
 
 

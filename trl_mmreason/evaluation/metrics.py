@@ -33,8 +33,12 @@ class Metric(NamedTuple):
 
     def text(self, value: float, signed: bool = False) -> str:
         """Format the value; `n/a` for NaN."""
+        if math.isnan(value):
+            return "n/a"
         scale, usual = (100, 1) if self.is_share else (1, 2)
-        return _number(scale * value, usual if self.decimals is None else self.decimals, signed)
+        decimals = usual if self.decimals is None else self.decimals
+        rounded = round(scale * value, decimals) + 0.0  # + 0.0 turns -0.0 into 0.0
+        return f"{rounded:+.{decimals}f}" if signed and rounded else f"{rounded:.{decimals}f}"
 
     def with_interval(self, estimate: Estimate, signed: bool = False) -> str:
         """Format the value, and the interval in brackets."""
@@ -112,7 +116,12 @@ def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, f
     Raises:
         ValueError: for inputs that are not bools, not one-dimensional, or not equally long.
     """
-    first, second = _paired_flags(first_correct, second_correct)
+    first, second = _flags(first_correct, "first_correct"), _flags(second_correct, "second_correct")
+    if len(first) != len(second):
+        raise ValueError(
+            f"first_correct has {len(first)} entries and second_correct {len(second)}; "
+            "give one of each for every trajectory"
+        )
     columns = two_turn_columns(first[:, None], second[:, None])
     return {
         name: float(numerator.sum() / denominator.sum()) if denominator.any() else math.nan
@@ -154,10 +163,12 @@ def bootstrap(
     values = metrics_of(np.arange(questions))
     generator = np.random.default_rng(0)
     draws = [metrics_of(generator.integers(questions, size=questions)) for _ in range(resamples if questions else 0)]
-    return {
-        name: Estimate(value, _percentile_interval([draw.get(name, math.nan) for draw in draws]))
-        for name, value in values.items()
-    }
+    estimates = {}
+    for name, value in values.items():
+        known = [one for draw in draws if not math.isnan(one := draw.get(name, math.nan))]
+        low, high = np.quantile(known, [(1 - 0.95) / 2, (1 + 0.95) / 2]) if known else (math.nan, math.nan)
+        estimates[name] = Estimate(value, (float(low), float(high)))
+    return estimates
 
 
 def improves(before: ConfidenceInterval, after: ConfidenceInterval) -> bool:
@@ -235,31 +246,6 @@ def aligned(lines: Sequence[Sequence[str]], *, right: bool = False) -> str:
         for cells in (zip(line, widths, strict=True) for line in lines)
     ]
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
-
-
-def _number(value: float, decimals: int, signed: bool) -> str:
-    if math.isnan(value):
-        return "n/a"
-    rounded = round(value, decimals) + 0.0  # + 0.0 turns -0.0 into 0.0
-    return f"{rounded:+.{decimals}f}" if signed and rounded else f"{rounded:.{decimals}f}"
-
-
-def _percentile_interval(values: list[float]) -> ConfidenceInterval:
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return (math.nan, math.nan)
-    low, high = np.quantile(known, [(1 - 0.95) / 2, (1 + 0.95) / 2])
-    return (float(low), float(high))
-
-
-def _paired_flags(first_correct: Flags, second_correct: Flags) -> tuple[np.ndarray, np.ndarray]:
-    first, second = _flags(first_correct, "first_correct"), _flags(second_correct, "second_correct")
-    if len(first) != len(second):
-        raise ValueError(
-            f"first_correct has {len(first)} entries and second_correct {len(second)}; "
-            "give one of each for every trajectory"
-        )
-    return first, second
 
 
 def _flags(values: Flags, name: str) -> np.ndarray:

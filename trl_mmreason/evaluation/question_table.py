@@ -2,6 +2,9 @@
 
 Every metric is a sum over questions divided by another: Σ a(q) / Σ b(q). The bootstrap draws questions, or, where
 several questions are variants of one problem, problems: variants do not make an interval narrower.
+
+Metrics of several samples per question: Q questions, N samples of each. Those that choose among n of N samples are
+averaged over the N/n disjoint groups that follow each other among the N; pass@n is the mean over all groups there are.
 """
 
 from __future__ import annotations
@@ -15,10 +18,9 @@ import numpy as np
 
 from ..generation.engine import Failure
 from ..grading import Grader, JudgeGrader
-from .metrics import Column, Estimate, bootstrap, two_turn_columns
+from .metrics import Column, Estimate, bootstrap, pass_at_k, two_turn_columns
 from .runner import Samples
-from .samples import best_of_n, group_sizes, pass_at_n, self_consistency_at_n
-from .voting import cluster_answers, votes_of
+from .voting import Equality, cluster_answers, votes_of, winning_position
 
 BELOW_ALL = -1.0
 """The score of a sample without one: any other is chosen before it."""
@@ -99,6 +101,54 @@ def is_right(sample: Mapping[str, Any] | Failure, turn: int) -> bool:
     return bool(sample["turns"][turn]["correct"])
 
 
+def pass_at_n(correct: np.ndarray, n: int) -> np.ndarray:
+    """(Q,) the chance that one of n of the samples is right; `correct` is (Q, N)."""
+    return np.array([pass_at_k(correct.shape[1], int(right), n) for right in correct.sum(axis=1)])
+
+
+def best_of_n(correct: np.ndarray, scores: np.ndarray, n: int) -> np.ndarray:
+    """(Q,) the share of the groups of n whose highest score, the earliest of equal ones, has a right answer.
+
+    Args:
+        correct: (Q, N) bool.
+        scores: (Q, N), from whatever scorer.
+        n: size of a group; samples after the last whole one do not count.
+    """
+    best = _groups(scores, n).argmax(axis=-1)
+    return np.take_along_axis(_groups(correct, n), best[..., None], axis=-1)[..., 0].mean(axis=-1)
+
+
+def self_consistency_at_n(
+    correct: np.ndarray, votes: Sequence[Sequence[str | None]], n: int, equal: Equality | None = None
+) -> np.ndarray:
+    """(Q,) the share of the groups of n whose majority is right; a group without votes is wrong.
+
+    Args:
+        correct: (Q, N) bool.
+        votes: (Q, N) answers.
+        n: group size, as in `best_of_n`.
+        equal: whether two answers say the same, as in `winning_position`.
+    """
+    shares = []
+    for flags, answers in zip(correct, votes, strict=True):
+        starts = range(0, len(answers) - n + 1, n)
+        winners = [winning_position(answers[start : start + n], equal) for start in starts]
+        right = [win is not None and flags[start + win] for start, win in zip(starts, winners, strict=True)]
+        shares.append(np.mean(right))
+    return np.array(shares)
+
+
+def group_sizes(n: int) -> list[int]:
+    """1, 2, 4 … and `n` itself."""
+    return [*(1 << power for power in range((n - 1).bit_length())), n]
+
+
+def _groups(values: np.ndarray, n: int) -> np.ndarray:
+    """(Q, N) → (Q, N // n, n)."""
+    whole = values.shape[1] // n
+    return values[:, : whole * n].reshape(len(values), whole, n)
+
+
 def _columns(samples: Samples, grader: Grader | JudgeGrader | None, has_variants: bool) -> dict[str, Column]:
     final = _flags(samples, samples.turns - 1)
     one = np.ones(len(final))
@@ -117,10 +167,10 @@ def _many(samples: Samples, correct: np.ndarray, grader: Grader | JudgeGrader | 
     """Metrics of several samples, for sizes 2, 4 … n."""
     one = np.ones(len(correct))
     rules = grader.grader if isinstance(grader, JudgeGrader) else grader or Grader()
-    votes = [
-        votes_of(row, [_vote(sample, samples.turns) for sample in tried], rules)
-        for row, tried in zip(samples.rows, samples.samples, strict=True)
-    ]
+    votes = []
+    for row, tried in zip(samples.rows, samples.samples, strict=True):
+        turns = [final_turn(sample, samples.turns) for sample in tried]
+        votes.append(votes_of(row, [None if turn is None else turn["answer"] for turn in turns], rules))
     distinct = np.array([len(cluster_answers(answers, rules.equivalent)) for answers in votes])
     sizes = [n for n in group_sizes(samples.n) if n > 1]
     columns = {f"pass_at_{n}": (pass_at_n(correct, n), one) for n in sizes}
@@ -175,12 +225,6 @@ def _flags(samples: Samples, turn: int) -> np.ndarray:
     """(Q, n): whether this turn of each sample is right."""
     flags = [[is_right(sample, turn) for sample in tried] for tried in samples.samples]
     return np.array(flags, dtype=bool).reshape(len(flags), samples.n)
-
-
-def _vote(sample: Mapping[str, Any] | Failure, turns: int) -> str | None:
-    """The vote of a sample: its final answer, if it has one."""
-    turn = final_turn(sample, turns)
-    return None if turn is None else turn["answer"]
 
 
 def _score(sample: Mapping[str, Any] | Failure) -> float:

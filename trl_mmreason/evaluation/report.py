@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -20,9 +20,8 @@ from markupsafe import Markup, escape
 
 from ..data.folders import write_whole
 from ..data.images import page_data_url
-from .metrics import Estimate, Metric, metric_of
-from .plots import Plot
-from .trajectory import NOT_GRADED, Piece, Trajectory
+from .curves import Plot
+from .trajectory import NOT_GRADED, Trajectory
 
 _PAGE = Path(__file__).with_name("page")  # the template, its style and script, and the library that draws
 _SPECIAL_TOKEN = re.compile(r"(<\|[^<>|\s]{1,60}\|>)")
@@ -36,10 +35,6 @@ CURVES_NOTE = (
 INTERVALS_NOTE = (
     "Shaded: 95 % intervals over questions. Drag over a plot to zoom, double-click to zoom out, click a name to hide "
     "its line."
-)
-TURNS = (
-    " t1 and t2 are the first and the second answer; correction is a wrong first answer made right, misjudgment "
-    "a right one made wrong."
 )
 
 
@@ -111,8 +106,14 @@ def write_report(
         ValueError: when trajectories with one id differ in question, answer or category.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": _number, "percent": _percent, "tokens": _with_faint_tokens}
-    environment.filters |= {"fragment": _fragment, "json": json.dumps}
+    filters: dict[str, Callable[..., Any]] = {
+        "number": lambda value: "n/a" if value is None or math.isnan(value) else f"{value:.3g}",
+        "percent": lambda share: f"{100 * min(max(share, 0.0), 1.0):.0f}%",
+        "fragment": lambda text: quote(text.encode("utf-8", "replace"), safe=""),
+        "tokens": _with_faint_tokens,
+        "json": json.dumps,
+    }
+    environment.filters |= filters
     page = environment.from_string(_content("report.html")).render(
         content=_content,
         title=title,
@@ -131,38 +132,6 @@ def write_report(
     write_whole(path, page)
 
 
-def results_table(
-    metrics: Mapping[str, Mapping[str, Estimate]],
-    changes: Mapping[str, Mapping[str, Estimate]],
-    *,
-    title: str,
-    note: str,
-) -> ReportTable:
-    """Build the table of one or more runs, with shares plotted.
-
-    Args:
-        metrics: name of the run → its metrics.
-        changes: name of each run but the first → what it has more than the first.
-        title, note: above and below the table.
-    """
-    first, *others = metrics
-    header = ["", first]
-    for run in others:
-        header += [run, "change" if len(others) == 1 else f"{run} − {first}"]
-    fullest_first = sorted(metrics.values(), key=len, reverse=True)  # the order of the run with most metrics is kept
-    rows = []
-    for name in dict.fromkeys(name for estimates in fullest_first for name in estimates):
-        metric = metric_of(name)
-        cells = [cell(metric, metrics[first].get(name))]
-        for run in others:
-            change = changes[run].get(name)
-            cells += [cell(metric, metrics[run].get(name)), cell(metric, change, signed=True)]
-        rows.append(
-            TableRow(metric.label, cells, [mark_of(metric, estimates.get(name)) for estimates in metrics.values()])
-        )
-    return ReportTable(title, header, rows, note, list(metrics))
-
-
 def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the settings of all runs; where they differ, the values name their runs.
 
@@ -176,22 +145,6 @@ def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         alike = all(other == first for other in others)
         together[name] = first if alike else "; ".join(f"{run}: {value}" for run, value in values.items())
     return together
-
-
-def mark_of(metric: Metric, estimate: Estimate | None) -> Mark | None:
-    """The plotted mark of a metric: a share with its interval; `None` for other metrics."""
-    if estimate is None or not metric.is_share:
-        return None
-    mark = Mark(estimate.value, *estimate.interval)
-    return mark if all(0 <= place <= 1 for place in mark) else None  # never of NaN
-
-
-def cell(metric: Metric, estimate: Estimate | None, signed: bool = False) -> tuple[str, str]:
-    """A number and its interval, as cells of a `TableRow`."""
-    if estimate is None:
-        return "", ""
-    number, interval = metric.with_interval(estimate, signed).split(" ", maxsplit=1)
-    return number, interval
 
 
 def _content(name: str) -> Markup:
@@ -274,25 +227,9 @@ def _values(trajectory: Trajectory) -> dict[str, float]:
     return {**known, "length": sum(len(piece.text) for turn in trajectory.turns if turn for piece in turn.pieces)}
 
 
-def _fragment(text: str) -> str:
-    """Encode a string as a URL fragment."""
-    return quote(text.encode("utf-8", "replace"), safe="")
-
-
-def _number(value: float | None) -> str:
-    """Format a number with three digits."""
-    return "n/a" if value is None or math.isnan(value) else f"{value:.3g}"
-
-
 def _with_faint_tokens(text: str) -> Markup:
     """The text, escaped, with names of special tokens such as `<|reasoning_start|>` in smaller print."""
     parts: list[str] = _SPECIAL_TOKEN.split(text)
     tokens = [Markup('<span class="token">{}</span>').format(token) for token in parts[1::2]]
     parts[1::2] = tokens
     return Markup("").join(map(escape, parts))
-
-
-def _percent(piece: Piece) -> str:
-    """A piece's score in percent, for the style sheet."""
-    assert piece.score is not None
-    return f"{100 * min(max(piece.score, 0.0), 1.0):.0f}%"

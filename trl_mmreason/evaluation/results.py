@@ -90,11 +90,17 @@ def summarise(
         for question, tried in zip(questions, samples.samples, strict=True)
         if not (question.usable or _was_unreadable(tried))
     ]
+    failures = [
+        {"id": row["id"], "sample": index, "reason": sample.reason}
+        for row, tried in zip(samples.rows, samples.samples, strict=True)
+        for index, sample in enumerate(tried)
+        if isinstance(sample, Failure)
+    ]
     return Results(
         metrics={**_estimates(table, questions, usable), **_own_scores(samples, usable, benchmark)},
         categories=categories if len(categories) > 1 else {},
         counts=_counts(samples, len(usable)),
-        failures=_failures(samples)[:LISTED],
+        failures=failures[:LISTED],
         unusable=unusable[:LISTED],
         questions=questions,
         table=table,
@@ -184,12 +190,3 @@ def _was_unreadable(tried: Sequence[dict[str, Any] | Failure]) -> bool:
     return any(
         not isinstance(sample, Failure) and sample["turns"][-1]["decided_by"] == "unreadable" for sample in tried
     )
-
-
-def _failures(samples: Samples) -> list[dict[str, Any]]:
-    return [
-        {"id": row["id"], "sample": index, "reason": sample.reason}
-        for row, tried in zip(samples.rows, samples.samples, strict=True)
-        for index, sample in enumerate(tried)
-        if isinstance(sample, Failure)
-    ]

@@ -5,7 +5,7 @@
     best of n          the sample of n with the highest score
     searches           one answer for n candidates per step: an evaluation for each n, whose protocol says `candidates`
 
-The first three come from one evaluation of N samples per question, for n = 1, 2, 4 … N (see `samples`).
+The first three come from one evaluation of N samples per question, for n = 1, 2, 4 … N (see `question_table`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from matplotlib.figure import Figure
 
 from ..generation.engine import Failure
 from . import methods
-from .curves import COLOURS, style_axes
+from .curves import COLOURS, Line, Plot, style_axes
 from .files import SavedEvaluation
 from .metrics import Estimate
-from .plots import Line, Plot
-from .question_table import BELOW_ALL, QuestionTable, is_right
-from .samples import best_of_n, group_sizes
+from .question_table import BELOW_ALL, QuestionTable, best_of_n, group_sizes, is_right
 
 SWEEP_N = 16
 """Samples among which the best is chosen, over the weight of its steps (Fig. 3)."""

@@ -60,7 +60,7 @@ def write_training_report(folders: Mapping[str, Path], output: Path, *, shown: i
         title=f"{'Training runs' if several else 'Training run'} {', '.join(folders)}",
         command="",
         settings=side_by_side(settings),
-        tables=[runs_table(histories) if several else progress_table(*histories.values())],
+        tables=[progress_table(histories)],
         trajectories=[trajectory for completions in logged.values() for trajectory in completions.trajectories],
         plots=training_plots(histories),
         notes=[f"{name}: {note}" if several else note for name, note in notes],
@@ -73,29 +73,24 @@ def read_state(folder: Path) -> dict[str, Any]:
     return max(states, key=lambda state: state["global_step"], default={})
 
 
-def progress_table(history: Sequence[Mapping[str, Any]]) -> ReportTable:
-    """Build a table of each metric at the start and at the end of the run.
+def progress_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReportTable:
+    """Build a table of each metric: of one run at its start and end, of several at the end, with the change.
 
     Args:
-        history: `trainer.state.log_history`.
+        histories: name of the run → its `trainer.state.log_history`.
     """
-    rows = []
-    for metric, (progress,) in _metrics({"": history}):
-        assert progress is not None
-        texts = [metric.text(progress.start), metric.text(progress.end), metric.text(progress.change, signed=True)]
-        rows.append(TableRow(metric.label, [(text, "") for text in texts], [progress.mark(metric)]))
-    return ReportTable("Start and end of training", ["", "start", "end", "change"], rows, f"{_MEANS} {_DRAWN}", ["end"])
-
-
-def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReportTable:
-    """Build a table of each metric at the end of several runs, and its change since the start."""
     rows = []
     for metric, by_run in _metrics(histories):
         cells = [
             ("", "") if one is None else (metric.text(one.end), metric.text(one.change, signed=True)) for one in by_run
         ]
+        if len(histories) == 1 and by_run[0] is not None:
+            cells = [(text, "") for text in (metric.text(by_run[0].start), *cells[0])]
         rows.append(TableRow(metric.label, cells, [one and one.mark(metric) for one in by_run]))
-    note = f"The end of each run, and its change since the start in small letters. {_MEANS} {_DRAWN}"
+    note = f"{_MEANS} {_DRAWN}"
+    if len(histories) == 1:
+        return ReportTable("Start and end of training", ["", "start", "end", "change"], rows, note, ["end"])
+    note = f"The end of each run, and its change since the start in small letters. {note}"
     return ReportTable("Comparison", ["", *histories], rows, note, list(histories))
 
 

@@ -6,7 +6,7 @@ SRPO keeps 0.1 to 0.9, SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix B.2 of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from datasets import Dataset
@@ -66,15 +66,17 @@ def difficulty_filter(
     if not 0 <= low <= high <= 1:
         raise ValueError(f"difficulty_filter: low is {low} and high {high}, expected 0 ≤ low ≤ high ≤ 1.")
     answers = answer_questions(rows, engine, store, protocol or Direct(), stage=STAGE, n=n, **asking)
-    shares = {id_: _right_share(samples, answers.turns) for id_, samples in answers.items()}
-    return keep_rows(rows, {id_: _reason(share, low, high) for id_, share in shares.items()})
-
-
-def _right_share(samples: Iterable[Mapping[str, Any] | Failure], turns: int) -> float | None:
-    """Share of a question's samples whose last of `turns` answers is right; `None` if all failed, or if the gold answer
-    cannot be used."""
-    verdicts = [last_verdict(sample, turns) for sample in samples if not isinstance(sample, Failure)]
-    return None if not verdicts or None in verdicts else sum(map(bool, verdicts)) / len(verdicts)
+    reasons = {}
+    for id_, samples in answers.items():
+        verdicts = [last_verdict(sample, answers.turns) for sample in samples if not isinstance(sample, Failure)]
+        share = sum(map(bool, verdicts)) / max(len(verdicts), 1)
+        if not verdicts or None in verdicts:
+            reasons[id_] = NOT_GRADED
+        elif share < low:
+            reasons[id_] = f"too hard: fewer than {low:.0%} right"
+        else:
+            reasons[id_] = f"too easy: more than {high:.0%} right" if share > high else ""
+    return keep_rows(rows, reasons)
 
 
 def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
@@ -89,11 +91,3 @@ def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
     """Keep the rows that have no reason to be dropped."""
     positions = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
     return Filtered(rows.select(positions), dict(Counter(filter(None, reasons.values()))))
-
-
-def _reason(share: float | None, low: float, high: float) -> str:
-    if share is None:
-        return NOT_GRADED
-    if share < low:
-        return f"too hard: fewer than {low:.0%} right"
-    return f"too easy: more than {high:.0%} right" if share > high else ""

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import compress, count, tee
+from itertools import compress, count, islice, tee
 from typing import Any
 
 from datasets import Dataset
 
 from ..generation.patience import rank_and_size, wait_for_all
 from ..generation.protocols import RowSample
-from ..grading import Grader, JudgeGrader, Verdict
+from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
 from ..grading.reward import grade_answers
 from ..grading.version import grader_version
@@ -61,13 +61,9 @@ def grade_payloads(
     """Grade every turn of each sample in one batch."""
     turns = [(row, turn) for row, payload in zip(rows, payloads, strict=True) for turn in payload["turns"]]
     texts = [turn.get("graded", turn["text"]) for _, turn in turns]
-    verdicts = iter(grade_answers(grader, [row for row, _ in turns], texts))
-    return [{"turns": [_verdict_fields(next(verdicts)) for _ in payload["turns"]]} for payload in payloads]
-
-
-def _verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    fields = verdict._asdict()
-    return {"answer": fields.pop("extracted"), **fields}
+    verdicts = (verdict._asdict() for verdict in grade_answers(grader, [row for row, _ in turns], texts))
+    fields = ({"answer": verdict.pop("extracted"), **verdict} for verdict in verdicts)
+    return [{"turns": list(islice(fields, len(payload["turns"])))} for payload in payloads]
 
 
 class StoredSamples(Sequence):

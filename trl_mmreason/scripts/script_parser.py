@@ -121,7 +121,12 @@ class ScriptParser(TrlParser):
             value = getattr(part, action.dest, None)
             if action.choices and isinstance(value, str) and value not in action.choices:
                 raise ValueError(f"{action.dest}: {value!r}, expected one of {', '.join(map(str, action.choices))}")
-        refuse_unwritable(getattr(part, "output_dir", None))
+        output_dir = getattr(part, "output_dir", None)  # trainers would notice only after loading the model
+        if output_dir is not None:
+            folder = Path(output_dir).absolute()
+            there = next(path for path in (folder, *folder.parents) if path.exists())
+            if not there.is_dir() or not os.access(there, os.W_OK):
+                raise ValueError(f"output_dir: {output_dir}: {there} is no folder that may be written to")
         if isinstance(part, TrainingArguments):
             refuse_impossible(type(part).__name__, vars(part))
             resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
@@ -192,16 +197,6 @@ def named_policy(model_args: ModelConfig) -> str:
     if model_args.model_name_or_path is None:
         raise WrongArgument("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
     return model_args.model_name_or_path
-
-
-def refuse_unwritable(output_dir: str | None) -> None:
-    """Refuse an unwritable output folder before slow work; trainers notice only after loading the model."""
-    if output_dir is None:
-        return
-    folder = Path(output_dir).absolute()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise ValueError(f"output_dir: {output_dir}: {there} is no folder that may be written to")
 
 
 def command_line() -> str:

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch.utils.data._utils import signal_handling
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+
+from ..compat.replaced import replaced
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,16 @@ def _noting_signals(trainer: Trainer) -> Iterator[Signals]:
         _noted.clear()
 
 
+_set_handlers = signal_handling._set_worker_signal_handlers
+
+
+def _outlive_signals() -> None:
+    """In a worker of a data loader: a signal to the whole group of processes is for the trainer, which ends workers."""
+    _set_handlers()
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+
 @contextmanager
 def ends_on_signal(trainer: Trainer) -> Iterator[None]:
     """Let signals end the training within the block by `TrainingInterrupted`, unless the program handles them itself.
@@ -106,7 +119,8 @@ def ends_on_signal(trainer: Trainer) -> Iterator[None]:
     with _noting_signals(trainer) as signals:
         trainer.add_callback(callback := StopOnSignal(trainer.accelerator, signals))
         try:
-            yield
+            with replaced(signal_handling, _set_worker_signal_handlers=_outlive_signals):
+                yield
         finally:
             trainer.remove_callback(callback)
 

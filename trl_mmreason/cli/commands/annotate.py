@@ -24,7 +24,7 @@ def add(command: ArgumentParser) -> None:
     add("--n", type=count, default=16, help="--by monte-carlo: continuations sampled after each step")
     labels = "--by monte-carlo: soft, the share of right continuations; hard, 1 if any is right"
     add("--labels", choices=("soft", "hard"), default="soft", help=labels)
-    options.add_party(command, "judge", "path or Hub id of the judge; with --judge-server its name there")
+    options.add_party(command, "judge")
     add("--openai-only", action="store_true", help="send the judge only OpenAI's own fields")
     add("--attempts", type=count, default=3, help="attempts to get a parsable reply from the judge")
     options.add_own_sampling(command, "judge", "the judge's reply", max_new_tokens=4096)

@@ -13,9 +13,6 @@ from ...scripts.refusals import WrongArgument
 from ...scripts.system_prompts import parse_optional_text, read_system_prompt
 from . import parsers
 
-DTYPE_CHOICES = ("auto", "float32", "bfloat16", "float16")
-"""Data types of weights, as `--dtype` names them."""
-
 
 def add_arguments(command: ArgumentParser, *, policy: bool = True, shared: bool = True) -> None:
     """Declare data, policy (if it samples one), sampling and store of a command that writes rows."""
@@ -42,10 +39,11 @@ def add_openai_only(command: ArgumentParser) -> None:
     command.add_argument("--openai-only", dest="policy_openai_only", action="store_true", help=only)
 
 
-def add_party(command: ArgumentParser, party: str, help_text: str, *, required: bool = False) -> None:
+def add_party(command: ArgumentParser, party: str, what: str | None = None, *, required: bool = False) -> None:
     """Declare a second model, which the arguments call `party`, such as "judge", and its server."""
     option = _option(party)
-    command.add_argument(option, help=help_text, required=required)
+    what = what or f"path or Hub id of the {party}; with {option}-server its name there"
+    command.add_argument(option, help=what, required=required)
     _add_server(command, f"{option}-server", f"the {party.replace('_', ' ')}'s")
     command.set_defaults(parties=(*(command.get_default("parties") or ()), party))
 

@@ -38,7 +38,7 @@ def add(command: ArgumentParser) -> None:
     options.add_openai_only(command)
     add("--vllm", action="store_true", help="sample with vLLM, one on each GPU under accelerate launch")
     dtype = "--vllm: dtype of the engine; auto, the default, reads float32 checkpoints as bfloat16"
-    add("--dtype", choices=options.DTYPE_CHOICES, help=dtype)
+    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), help=dtype)
     add("--protocol", choices=PROTOCOLS, default="direct", help="how the policy is asked and graded")
     n = "samples of each question, or step-beam's candidates a step; by default 1, or 4 with --process-reward"
     add("--n", type=count, help=n)
@@ -76,6 +76,8 @@ class _Questions(NamedTuple):
 def run(arguments: Namespace) -> None:
     from ...evaluation.evaluation_report import REPORT, evaluate_into
     from ...evaluation.files import format_overview, format_results, refuse_folders
+    from ...evaluation.runner import evaluate
+    from ...jobs.store import Store
 
     _check_options(arguments)
     settings, judge = _settings(arguments)
@@ -91,8 +93,12 @@ def run(arguments: Namespace) -> None:
         folder = Path(arguments.output) / questions.name
         asking = {"system_prompt": system_prompt, "description": questions.name, **settings}
         asking["grader"] = _grader(arguments, questions.benchmark, settings["grader"], judge)
-        if arguments.share:
-            _do_share(arguments, folder, questions.rows, engine, protocol, asking)
+        if arguments.share:  # asks and grades; results are computed when all shares are merged
+            rows = options.rows_of_share(arguments, questions.rows)
+            with Store(folder / "answers.sqlite", elsewhere="another --output") as store:
+                evaluate(rows, engine, store, protocol, **asking)
+            if options.is_main_process():
+                options.print_share(arguments, len(rows), store.path)
             continue
         asking |= {"about": questions.about, "benchmark": questions.benchmark, "shown": arguments.shown}
         results = evaluate_into(folder, questions.rows, engine, protocol, command=arguments.command_line, **asking)
@@ -109,20 +115,6 @@ def run(arguments: Namespace) -> None:
             f"--protocol {arguments.protocol} found no chain of steps on {', '.join(chainless)}. Fix: a policy trained "
             "on chains (docs/chain_of_step.md), or a larger --max-new-tokens"
         )
-
-
-def _do_share(
-    arguments: Namespace, folder: Path, rows: Any, engine: Any, protocol: Any, asking: dict[str, Any]
-) -> None:
-    """Ask and grade this machine's questions only; results are computed when all shares are merged."""
-    from ...evaluation.runner import evaluate
-    from ...jobs.store import Store
-
-    rows = options.rows_of_share(arguments, rows)
-    with Store(folder / "answers.sqlite", elsewhere="another --output") as store:
-        evaluate(rows, engine, store, protocol, **asking)
-    if options.is_main_process():
-        options.print_share(arguments, len(rows), store.path)
 
 
 def _check_options(arguments: Namespace) -> None:

@@ -25,7 +25,6 @@ def _number(kind: type, expected: str, holds: Callable[[float], bool]) -> Callab
 
 
 count = _number(int, "an integer ≥ 1", lambda value: value >= 1)
-port = _number(int, "a port from 0 to 65535", lambda value: 0 <= value <= 65535)
 share = _number(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 temperature = _number(float, "a number ≥ 0", lambda value: 0 <= value < math.inf)
 top_p = _number(float, "a number above 0 and at most 1", lambda value: 0 < value <= 1)

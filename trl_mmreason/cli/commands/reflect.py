@@ -19,8 +19,7 @@ from . import parsers
 
 def add(command: ArgumentParser) -> None:
     options.add_arguments(command, shared=False)
-    teacher = "path or Hub id of the teacher; with --teacher-server its name there"
-    options.add_party(command, "teacher", teacher, required=True)
+    options.add_party(command, "teacher", required=True)
     options.add_party(command, "scorer", "model that rates the reasoning, so that the best rated is used")
     add = command.add_argument
     add("--scorer-text-only", action="store_true", help="do not show the scorer the images")

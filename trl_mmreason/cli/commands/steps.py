@@ -18,8 +18,7 @@ from .parsers import count
 
 def add(command: ArgumentParser) -> None:
     options.add_arguments(command, policy=False)
-    teacher = "path or Hub id of the teacher; with --teacher-server its name there"
-    options.add_party(command, "teacher", teacher, required=True)
+    options.add_party(command, "teacher", required=True)
     add = command.add_argument
     add("--openai-only", action="store_true", help="send the teacher only OpenAI's own fields")
     add("--min-steps", type=count, default=5, help="minimum steps of a chain, also stated in the prompt")

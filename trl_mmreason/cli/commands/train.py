@@ -46,20 +46,16 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.method is None:
         arguments.show_help(sys.stderr)
         sys.exit(2)
-    refuse_missing_config(arguments.method, arguments.arguments)
-    # As `python examples/….py` would run it; `runpy` would put the path into sys.argv, which --help and reports show.
-    sys.argv = [f"mmreason train {arguments.method}", *arguments.arguments]
-    load_script(arguments.method, "__main__")
-
-
-def refuse_missing_config(method: str, given: list[str]) -> None:
-    """Refuse a --config that does not exist before the script's imports, which take seconds."""
-    parser = argparse.ArgumentParser(prog=f"mmreason train {method}", add_help=False, allow_abbrev=False)
+    # A --config that does not exist is refused before the script's imports, which take seconds.
+    parser = argparse.ArgumentParser(prog=f"mmreason train {arguments.method}", add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
-    name = parser.parse_known_args(given)[0].config
+    name = parser.parse_known_args(arguments.arguments)[0].config
     try:
         if name is not None:
             config_file(name)
     except FileNotFoundError as error:
         sys.stderr.write(f"{parser.prog}: error: {error}\n")
         sys.exit(2)
+    # As `python examples/….py` would run it; `runpy` would put the path into sys.argv, which --help and reports show.
+    sys.argv = [parser.prog, *arguments.arguments]
+    load_script(arguments.method, "__main__")

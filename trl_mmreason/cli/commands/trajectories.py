@@ -26,8 +26,7 @@ _TOKENS = 32768  # the paper's limit
 
 def add(command: ArgumentParser) -> None:
     options.add_arguments(command)
-    reasoner = "path or Hub id of the reasoner; with --reasoner-server its name there"
-    options.add_party(command, "reasoner", reasoner, required=True)
+    options.add_party(command, "reasoner", required=True)
     options.add_party(command, "hard_reasoner", "model that answers the questions of --hard-category instead")
     add, hard = command.add_argument, "value of the column category of hard questions; may be repeated"
     add("--hard-category", action="append", help=hard)

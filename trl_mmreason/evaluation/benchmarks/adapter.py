@@ -184,6 +184,21 @@ def letter_or_text(row: Row, column: str, choices: Mapping[str, str] | None) -> 
     return letter(row, column, choices) if choices else text(row, column)
 
 
+def usual_question(
+    row: Row,
+    images: Mapping[str, Any],
+    choices: dict[str, str] | None,
+    *,
+    question: str | None = None,
+    id_column: str = "id",
+    category: str = "subject",
+) -> Question:
+    """The question of a row that has its text, unless given here, and its answer in the columns of these names."""
+    asked = text(row, "question") if question is None else question
+    answer = letter_or_text(row, "answer", choices)
+    return Question(text(row, id_column), asked, images, answer, choices, label(row, category))
+
+
 def is_one_of(row: Row, column: str, names: Sequence[str]) -> bool:
     """Whether the column holds one of these names, ignoring case; for `Benchmark.keep`."""
     return (label(row, column) or "").casefold() in names

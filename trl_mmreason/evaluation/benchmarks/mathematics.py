@@ -24,6 +24,7 @@ from .adapter import (
     numbered_images,
     on_hub,
     text,
+    usual_question,
 )
 from .options import read_options, split_semicolons
 
@@ -51,7 +52,11 @@ def _math_vista(row: Row) -> Question:
     answer = text(row, "answer")
     hint, tolerance = _math_vista_form(row)
     if choices:
-        answer, hint, tolerance = _letter_of_text(row, "answer", choices), _FORMS["choice"], None
+        right = next((one for one, choice in choices.items() if choice == answer), None)
+        if right is None:
+            message = f"the answer {answer!r} is none of the choices {list(choices.values())}"
+            raise UnusableCell("answer", "answer not among the choices", message[:200])
+        answer, hint, tolerance = right, _FORMS["choice"], None
     return Question(
         text(row, "pid"),
         f"{question} (Unit: {unit})" if unit else question,
@@ -79,15 +84,6 @@ def _math_vista_form(row: Row) -> tuple[str, Tolerance | None]:
         f"{_PLACES.get(places, f'{places} decimal places')} and provide the final value{shown} at the end."
     )
     return hint, Tolerance(absolute=0.5 * 10.0 ** -float(places))
-
-
-def _letter_of_text(row: Row, column: str, choices: Mapping[str, str]) -> str:
-    answer = text(row, column)
-    right = next((one for one, choice in choices.items() if choice == answer), None)
-    if right is None:
-        message = f"the answer {answer!r} is none of the choices {list(choices.values())}"
-        raise UnusableCell(column, "answer not among the choices", message[:200])
-    return right
 
 
 def _metadata(row: Row, name: str) -> str | None:
@@ -119,20 +115,8 @@ _VISION_ONLY = "Vision Only"
 _QUESTION = "\nQuestion:"  # MathVerse's own query: a hint, and the question after it
 
 
-def _is_vision_only(row: Row) -> bool:
-    return row.get("problem_version") == _VISION_ONLY
-
-
 def _math_vision(row: Row) -> Question:
-    choices = lettered(listed(row, "options"), "options")
-    return Question(
-        text(row, "id"),
-        text(row, "question"),
-        image(row, "decoded_image", "image"),
-        letter_or_text(row, "answer", choices),
-        choices,
-        label(row, "subject"),
-    )
+    return usual_question(row, image(row, "decoded_image", "image"), lettered(listed(row, "options"), "options"))
 
 
 def _we_math(row: Row) -> Question:
@@ -307,7 +291,11 @@ BENCHMARKS = (
     ),
     Benchmark(name="mathverse", title="MathVerse", rows=3940, **_MATHVERSE),
     Benchmark(
-        name="mathverse/vision_only", title="MathVerse, vision only", rows=788, keep=_is_vision_only, **_MATHVERSE
+        name="mathverse/vision_only",
+        title="MathVerse, vision only",
+        rows=788,
+        keep=partial(is_one_of, column="problem_version", names=(_VISION_ONLY.casefold(),)),
+        **_MATHVERSE,
     ),
     Benchmark(name="mathvision", title="MathVision", split="test", rows=3040, **_MATHVISION),
     Benchmark(name="mathvision/testmini", title="MathVision, testmini", split="testmini", rows=304, **_MATHVISION),

@@ -16,13 +16,13 @@ from .adapter import (
     image,
     label,
     letter,
-    letter_or_text,
     lettered,
     listed,
     numbered_images,
     on_hub,
     required_choices,
     text,
+    usual_question,
 )
 from .options import read_options
 
@@ -65,19 +65,15 @@ def _open_answer(row: Row) -> str | list[str]:
 
 
 def _mmmu_pro(row: Row) -> Question:
-    question, options = text(row, "question"), listed(row, "options")
-    return _with_options(row, question, options, numbered_images(row, question, *options))
+    options = listed(row, "options")
+    images = numbered_images(row, text(row, "question"), *options)
+    return usual_question(row, images, required_choices(options, "options"))
 
 
 def _mmmu_pro_vision(row: Row) -> Question:
     question = "The question and its choices are in the picture."
-    read = _with_options(row, question, listed(row, "options"), image(row, "image"))
-    return read._replace(choices_shown=False)
-
-
-def _with_options(row: Row, question: str, options: list[str], images: dict[str, Any]) -> Question:
-    choices = required_choices(options, "options")
-    return Question(text(row, "id"), question, images, letter(row, "answer", choices), choices, label(row, "subject"))
+    choices = required_choices(listed(row, "options"), "options")
+    return usual_question(row, image(row, "image"), choices, question=question)._replace(choices_shown=False)
 
 
 def _mm_star(row: Row) -> Question:
@@ -88,15 +84,8 @@ def _mm_star(row: Row) -> Question:
 
 def _m3cot(row: Row) -> Question:
     choices = required_choices(listed(row, "choices"), "choices")
-    return Question(
-        text(row, "id"),
-        text(row, "question"),
-        image(row, "image", "image_path") if row.get("image") or row.get("image_path") else {},  # some have none
-        letter(row, "answer", choices),
-        choices,
-        label(row, "domain"),
-        label(row, "context") or "",
-    )
+    images = image(row, "image", "image_path") if row.get("image") or row.get("image_path") else {}  # some have none
+    return usual_question(row, images, choices, category="domain")._replace(hint=label(row, "context") or "")
 
 
 def _logic_vista(row: Row) -> Question:
@@ -110,24 +99,13 @@ def _logic_vista(row: Row) -> Question:
 
 def _emma(row: Row) -> Question:
     question = text(row, "question")
-    context = _unless_absent(row, "context")
+    context = label(row, "context") or ""
+    if context.lower() in _ABSENT:
+        context = ""
     is_choice = text(row, "type").lower().startswith("multiple")
     options = listed(row, "options") if is_choice else []
-    choices = lettered(options, "options")
-    return Question(
-        text(row, "pid"),
-        question,
-        numbered_images(row, context, question, *options),
-        letter_or_text(row, "answer", choices),
-        choices,
-        label(row, "subject"),
-        context,
-    )
-
-
-def _unless_absent(row: Row, column: str) -> str:
-    value = label(row, column) or ""
-    return "" if value.lower() in _ABSENT else value
+    images = numbered_images(row, context, question, *options)
+    return usual_question(row, images, lettered(options, "options"), id_column="pid")._replace(hint=context)
 
 
 def _ai2d(row: Row) -> Question:

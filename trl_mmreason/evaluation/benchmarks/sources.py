@@ -48,27 +48,26 @@ def _open(benchmark: Benchmark, source: Any, split: str, rows: int) -> Source:
         return Source(benchmark.draw(split, rows), "drawn rows", Path.cwd())
     if source is None and not benchmark.hub:
         raise BenchmarkError(f"{benchmark.name} cannot be loaded from the Hub. {_where(benchmark)}")
+    if source is None:
+        return _repository(benchmark, benchmark.hub, split)
     if isinstance(source, DatasetDict):
-        return Source(_joined(benchmark, source, split.split("+")), "the DatasetDict", Path.cwd())
-    if source is not None and not isinstance(source, str | os.PathLike | Dataset):
-        raise BenchmarkError(f"{benchmark.name}: cannot load rows from a {type(source).__name__}. {_where(benchmark)}")
+        splits = split.split("+")
+        if missing := [each for each in splits if each not in source]:
+            there = f"it has {list(source)}"
+            raise BenchmarkError(f"{benchmark.name}: the DatasetDict has no split {missing[0]!r}; {there}")
+        return Source(concatenate_datasets([source[each] for each in splits]), "the DatasetDict", Path.cwd())
     if isinstance(source, Dataset):
         return _checked(benchmark, source, split)
-    if source is not None and is_missing_path(str(source)):
+    if not isinstance(source, str | os.PathLike):
+        raise BenchmarkError(f"{benchmark.name}: cannot load rows from a {type(source).__name__}. {_where(benchmark)}")
+    if is_missing_path(str(source)):
         raise BenchmarkError(f"{benchmark.name}: {str(source)!r} does not exist here. {_where(benchmark)}")
-    path = Path(source or "")
-    if source is not None and path.is_file():
+    path = Path(source)
+    if path.is_file():
         return _keyed_rows(path) or _checked(benchmark, path, split)
-    if source is not None and path.is_dir() and not any(path.rglob("*.parquet")):
+    if path.is_dir() and not any(path.rglob("*.parquet")):
         return _checked(benchmark, path, split)
-    return _repository(benchmark, str(source or benchmark.hub), split)
-
-
-def _joined(benchmark: Benchmark, splits: DatasetDict, split_names: Sequence[str]) -> Dataset:
-    missing = [split for split in split_names if split not in splits]
-    if missing:
-        raise BenchmarkError(f"{benchmark.name}: the DatasetDict has no split {missing[0]!r}; it has {list(splits)}")
-    return concatenate_datasets([splits[split] for split in split_names])
+    return _repository(benchmark, str(source), split)
 
 
 def _checked(benchmark: Benchmark, source: Path | Dataset, split: str) -> Source:
