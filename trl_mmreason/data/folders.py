@@ -83,7 +83,9 @@ def check_model_folder(name: str) -> None:
     check_model_path(name)
     folder = Path(name).expanduser()
     if folder.exists() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
-        raise NoSuchFolder(f"the folder {name} holds no model: it has no config.json")
+        newest = max(folder.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime, default=None)
+        there = f"; {newest} may" if newest else ""
+        raise NoSuchFolder(f"the folder {name} holds no model: it has no config.json{there}")
     try:
         for file in folder.glob("*config.json"):
             json.loads(file.read_bytes())
