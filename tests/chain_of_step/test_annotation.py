@@ -339,16 +339,16 @@ def test_judging_resumes_where_it_was_killed(tmp_path):
 
 def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
     problems = make_problems(["adding", "clock", "table"], 6, level=2)
-    solutions, paths = {}, {problem.id: [] for problem in problems}
+    truth, paths = {}, {problem.id: [] for problem in problems}
     for problem in problems:
         for index, error in enumerate((None, *ERRORS)):
-            solution = solutions[f"{problem.id}#{index}"] = solve(problem, error=error)
-            paths[problem.id].append(Path(index, read_path(chain_of_steps(solution)), 9, solution.correct))
+            solution, right = solve(problem, error=error), error is None
+            truth[f"{problem.id}#{index}"] = [float(step in problem.steps) for step in solution.steps], float(right)
+            paths[problem.id].append(Path(index, read_path(chain_of_steps(solution)), 9, right))
     rows = chains_of(problems_dataset(problems), paths).rows
     found = judged(tmp_path / "s.sqlite", rows, KnownTruthTeacher(problems), batch_size=5).rows
-    assert found["id"][:] == list(solutions)
-    assert found["step_labels"][:] == [[float(right) for right in solutions[id_].labels] for id_ in found["id"]]
-    assert found["answer_label"][:] == [float(solutions[id_].correct) for id_ in found["id"]]
+    assert found["id"][:] == list(truth)
+    assert list(zip(found["step_labels"], found["answer_label"], strict=True)) == list(truth.values())
 
 
 @pytest.mark.full

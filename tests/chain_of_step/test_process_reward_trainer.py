@@ -43,7 +43,8 @@ def labelled_rows(n, *, seed=0):
     rows = []
     for number, (row, problem) in enumerate(zip(drawn_rows(n, seed=seed), problems, strict=True)):
         solution = solve(problem, error=[None, "slip", "off_by_one"][number % 3])
-        chain, labels, answer = chain_of_steps(solution), [float(label) for label in solution.labels], solution.correct
+        labels = [float(step in problem.steps) for step in solution.steps]
+        chain, answer = chain_of_steps(solution), solution.answer == problem.answer
         if number % 4 == 1:
             labels[0] = None if number % 8 == 1 else math.nan
         if number % 4 == 2:
@@ -235,7 +236,8 @@ def test_a_tiny_model_learns(tmp_path):
         rows = []
         for number, problem in enumerate(make_problems(["adding"], n, seed=seed)):
             solution = solve(problem, error=[None, "off_by_one"][number % 2])
-            labels = {"step_labels": list(map(float, solution.labels)), "answer_label": float(number % 2 == 0)}
+            step_labels = [float(step in problem.steps) for step in solution.steps]
+            labels = {"step_labels": step_labels, "answer_label": float(number % 2 == 0)}
             rows.append({"prompt": problem.prompt, "completion": chain_of_steps(solution), **labels})
         return rows
 

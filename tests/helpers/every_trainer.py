@@ -39,7 +39,7 @@ REFLECTION = "<think>a</think> <answer>7</answer> <reflection>{}</reflection> <a
 
 
 def labels_of(number):
-    steps = len(solve(PROBLEMS[number]).labels)
+    steps = len(solve(PROBLEMS[number]).steps)
     return [float((number + step) % 3 == 0) for step in range(steps)]
 
 

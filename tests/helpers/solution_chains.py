@@ -11,7 +11,7 @@ def prefixes(chain):
 
 
 def chain_of_steps(solution: Solution) -> str:
-    """The steps in Chain-of-Step's special tokens; `solution.labels` has one label for each."""
+    """The steps in Chain-of-Step's special tokens."""
     steps = "<|reasoning_proceed|>".join(
         "<|reasoning_step_start|>"
         f"<|reasoning_step_name_start|>{step.name}<|reasoning_step_name_end|>"

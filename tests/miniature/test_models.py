@@ -4,7 +4,7 @@ from PIL import Image
 from support import load
 from trl.data_utils import prepare_multimodal_messages
 
-from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model, save_model
+from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 
 CLASSES = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
@@ -17,7 +17,8 @@ CLASSES = {
 
 @pytest.mark.parametrize("size", ["test", "demo"])
 def test_saved_and_reloaded_like_any_checkpoint(family, size, tmp_path):
-    save_model(family, size, tmp_path, seed=3)
+    for saved in build_model(family, size, seed=3):
+        saved.save_pretrained(tmp_path)
     built, _ = build_model(family, size, seed=3)
     model, processor = load(str(tmp_path))
     assert type(model).__name__ == CLASSES[family]

@@ -9,7 +9,6 @@ from trl_mmreason.miniature.solutions import (
     boxed_thoughts,
     first_mistake,
     plain,
-    reflection,
     solve,
     tagged,
     wrong_results,
@@ -29,10 +28,8 @@ def test_right_solutions_are_right_in_every_step(category, level, multiple_choic
         problem = make_problem(category, seed, level=level, multiple_choice=multiple_choice)
         solution = solve(problem)
         assert solution.answer == problem.answer
-        assert solution.correct
         assert solution.steps == problem.steps
-        # one reading a fact, the working, the answer
-        assert solution.labels == (True,) * (len(problem.facts) + 2)
+        assert len(solution.steps) == len(problem.facts) + 2  # one reading a fact, the working, the answer
         for step, value in zip(solution.steps, problem.facts.values(), strict=False):
             assert str(value) in step.thought
 
@@ -46,17 +43,14 @@ def test_each_mistake_gives_a_wrong_answer_from_its_own_step_on(category, level,
         problem = make_problem(category, seed, level=level, multiple_choice=multiple_choice)
         right, wrong = solve(problem), solve(problem, error=error)
         assert wrong.answer != problem.answer
-        assert not wrong.correct
-        assert len(wrong.steps) == len(wrong.labels) == len(right.steps)
-        facts = len(problem.facts)
+        facts, labels = len(problem.facts), [step in right.steps for step in wrong.steps]
+        assert len(labels) == facts + 2
         if error == "misread":
             # exactly one reading differs, and the working and the answer that use it are wrong too
-            assert wrong.labels[:facts].count(False) == 1
-            assert wrong.labels[facts:] == (False, False)
+            assert labels[:facts].count(False) == 1
+            assert labels[facts:] == [False, False]
         else:
-            assert wrong.labels.index(False) == (facts if error == "slip" else facts + 1)
-        for index, label in enumerate(wrong.labels):
-            assert label == (wrong.steps[index] == right.steps[index])
+            assert labels.index(False) == (facts if error == "slip" else facts + 1)
         if multiple_choice:
             assert problem.choices[wrong.answer] == wrong.result
 
@@ -120,21 +114,6 @@ def test_plain_answers_are_the_shortest_ones():
     assert plain(solve(chosen)) == rf"8+1=9: \boxed{{{chosen.answer}}}"
 
 
-def test_reflection_names_the_first_step_that_changed():
-    right, wrong = solve(PROBLEM), solve(PROBLEM, error="off_by_one")
-    assert reflection(right, right) == (
-        "<think>8+1=9</think> <answer>9</answer> <reflection>I check it and find the same.</reflection> "
-        "<think>8+1=9</think> <answer>9</answer>"
-    )
-    assert reflection(wrong, right) == (
-        f"<think>8+1={wrong.answer}</think> <answer>{wrong.answer}</answer> "
-        "<reflection>Not so. So the answer is 9.</reflection> <think>8+1=9</think> <answer>9</answer>"
-    )
-    misread = solve(PROBLEM, error="misread")
-    truth = ("The first digit is 8.", "The second digit is 1.")[misread.labels.index(False)]
-    assert f"<reflection>Not so. {truth}</reflection>" in reflection(misread, right)
-
-
 @pytest.mark.parametrize(
     ("working", "answer", "expected"),
     [
@@ -195,9 +174,6 @@ def test_chain_of_steps_is_written_in_the_special_tokens():
     )
 
 
-def test_unknown_errors_and_mixed_problems_are_refused():
+def test_unknown_errors_are_refused():
     with pytest.raises(ValueError, match="error='typo'; expected None or one of misread, slip, off_by_one"):
         solve(PROBLEM, error="typo")
-    other = solve(make_problem("adding", 5))
-    with pytest.raises(ValueError, match="'adding-1-train-000004' and 'adding-1-train-000005'"):
-        reflection(solve(PROBLEM), other)

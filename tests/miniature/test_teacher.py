@@ -78,7 +78,7 @@ def test_it_writes_and_judges_chains_of_steps(category, multiple_choice):
         solution = solve(problem, error=error)
         steps = parse_chain(chain_of_steps(solution)).steps
         reply = ask_about(problem, JUDGE_PROMPT, step_judge_message(question, problem.answer, steps))
-        assert read_ratings(reply, len(steps)) == [1 if right else -1 for right in solution.labels]
+        assert read_ratings(reply, len(steps)) == [1 if step in problem.steps else -1 for step in solution.steps]
 
 
 def test_whatever_a_policy_writes_into_its_steps_is_judged():

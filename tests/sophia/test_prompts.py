@@ -10,7 +10,6 @@ from trl_mmreason.sophia.prompts import (
     CAPTION_PROMPT,
     EXAMPLE,
     THINKING_PROMPT,
-    Example,
     opened,
     prompt_for,
     reasoning_prompt,
@@ -22,10 +21,11 @@ THINKING = {"role": "system", "content": THINKING_PROMPT}
 
 
 def test_the_reasoning_prompt_shows_the_example_and_ends_in_question_and_caption():
-    prompt = reasoning_prompt("How many?", "Three cats.", Example("Q", "C", "R"))
+    prompt = reasoning_prompt("How many?", "Three cats.")
+    question, caption, response = EXAMPLE.values()
     assert prompt.startswith(
-        "Please read the following example carefully.\n\n<Begin of example>\nQuestion: Q\nVisual information:\nC\n\n"
-        "Your response:\nR\n<End of example>\n\nOffer a comprehensive breakdown"
+        f"Please read the following example carefully.\n\n<Begin of example>\nQuestion: {question}\nVisual information:"
+        f"\n{caption}\n\nYour response:\n{response}\n<End of example>\n\nOffer a comprehensive breakdown"
     )
     assert prompt.endswith("\n\nQuestion: How many?\nVisual information:\nThree cats.\n\nYour response:")
     assert 'after "**Final answer**" and wrapped with \\boxed{}. You should assume' in prompt
@@ -37,13 +37,13 @@ def test_the_reasoning_prompt_shows_the_example_and_ends_in_question_and_caption
 def test_whatever_stands_in_question_and_caption_stays(text):
     prompt = reasoning_prompt(f"a {text}", f"b {text}")
     assert prompt.endswith(f"Question: a {text}\nVisual information:\nb {text}\n\nYour response:")
-    assert EXAMPLE.response in prompt
+    assert EXAMPLE["example_response"] in prompt
 
 
 def test_the_example_is_right_and_looks_at_the_image_again():
-    assert EXAMPLE.response.endswith("**Final answer** \\boxed{9}")
-    assert Grader().grade(EXAMPLE.response, "9").correct
-    assert len(re.findall("look at the image again", EXAMPLE.response)) == 1
+    assert EXAMPLE["example_response"].endswith("**Final answer** \\boxed{9}")
+    assert Grader().grade(EXAMPLE["example_response"], "9").correct
+    assert len(re.findall("look at the image again", EXAMPLE["example_response"])) == 1
 
 
 @pytest.mark.parametrize(

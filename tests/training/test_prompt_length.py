@@ -65,7 +65,6 @@ def test_what_is_too_long_is_left_out_and_named(processor, warnings):
 def test_nothing_is_said_where_all_fit(processor, warnings):
     rows = Dataset.from_list([asked("How many?")])
     assert without_overlong_prompts(rows, processor, 1000, name="Trainer") is rows
-    assert without_overlong_prompts(rows, processor, None, name="Trainer") is rows
     assert warnings() == []
 
 

@@ -89,16 +89,14 @@ class ChainRewards:
     def trajectory_reward(
         self,
         prompts: Sequence[Any],
-        completion_ids: Sequence[Sequence[int]],
         images: Sequence[Any] | None = None,
         log_metric: _LogMetric | None = None,
         log_extra: _LogExtra | None = None,
-        **columns: Any,
+        **batch: Any,
     ) -> list[float | None]:
         """Reward each path with its trajectory score."""
         assert self._scored is not None
-        paths = self._sampled(completion_ids)
-        self._grade(paths, prompts, log_metric, log_extra, columns)
+        paths, _ = self._graded_paths(prompts=prompts, log_metric=log_metric, log_extra=log_extra, **batch)
         rows = [
             {"prompt": text_messages(prompt), "images": row_images}
             for prompt, row_images in zip(prompts, images or [None] * len(paths), strict=True)
@@ -116,16 +114,9 @@ class ChainRewards:
             log_extra("answer_score", ["" if score.answer is None else f"{score.answer:.3f}" for score in scores])
         return [score.total for score in scores]
 
-    def outcome_reward(
-        self,
-        prompts: Sequence[Any],
-        completion_ids: Sequence[Sequence[int]],
-        log_metric: _LogMetric | None = None,
-        log_extra: _LogExtra | None = None,
-        **columns: Any,
-    ) -> list[float | None]:
+    def outcome_reward(self, **batch: Any) -> list[float | None]:
         """1 for a right answer, 0 for a wrong one or none, and `None` where the gold answer cannot be used."""
-        verdicts = self._grade(self._sampled(completion_ids), prompts, log_metric, log_extra, columns)
+        _, verdicts = self._graded_paths(**batch)
         return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
 
     def _parsed(self, texts: Sequence[str]) -> list[ReadPath]:
@@ -133,20 +124,17 @@ class ChainRewards:
         self._paths |= {text: read_path(text) for text in texts if text not in self._paths}
         return [self._paths[text] for text in texts]
 
-    def _sampled(self, completion_ids: Sequence[Sequence[int]]) -> list[ReadPath]:
+    def _graded_paths(
+        self,
+        prompts: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        log_metric: _LogMetric | None = None,
+        log_extra: _LogExtra | None = None,
+        **columns: Any,
+    ) -> tuple[list[ReadPath], list[Verdict]]:
+        """Parse the chains, grade their answers if there are gold answers, and log the metrics that need no scores."""
         paths = self._parsed(self.processing_class.batch_decode(completion_ids, skip_special_tokens=True))
         self._paths = {}
-        return paths
-
-    def _grade(
-        self,
-        paths: Sequence[ReadPath],
-        prompts: Sequence[Any],
-        log_metric: _LogMetric | None,
-        log_extra: _LogExtra | None,
-        columns: Mapping[str, Any],
-    ) -> list[Verdict]:
-        """Grade the chains' answers if there are gold answers, and log the metrics that need no scores."""
         if log_metric:
             count_tokens = token_counter(self.processing_class)
             for path in paths:
@@ -159,7 +147,7 @@ class ChainRewards:
         if log_extra:
             log_extra("problem", [path.problem or "" for path in paths])
         if "answer" not in columns:
-            return []
+            return paths, []
         answers = [path.answer or "" for path in paths]
         others = (columns.get(name) for name in ("choices", "id", "tolerance"))
         items = grading_items(answers, columns["answer"], prompts, *others)
@@ -171,7 +159,7 @@ class ChainRewards:
             for verdict in verdicts:
                 if verdict.correct is not None:
                     log_metric("accuracy", float(verdict.correct))
-        return verdicts
+        return paths, verdicts
 
 
 class ChainOfStepGRPOTrainer(GroupGRPOTrainer):

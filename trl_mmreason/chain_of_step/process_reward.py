@@ -104,7 +104,9 @@ class ChainEncoder:
         self._tokenizer = tokenizer_of(processing_class)
         ids = chain_token_ids(processing_class)
         self._step_end, self._answer_end = ids[STEP_END], ids[ANSWER_END]
-        self._amid_placeholders = _amid(self._tokenizer.convert_ids_to_tokens(placeholder_ids(config)))
+        placeholders = self._tokenizer.convert_ids_to_tokens(placeholder_ids(config))  # which need not be special
+        amid = "|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in placeholders)
+        self._amid_placeholders = re.compile(amid or "(?!)")  # after the first character of each
         pad, eos = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
         self.pad_token_id = eos if pad is None else pad
 
@@ -154,11 +156,6 @@ class ChainEncoder:
             places = [LAST if chain.answer is None else chain.answer, *chain.steps]
             row[: len(places)] = torch.tensor(places)
         return inputs, positions
-
-
-def _amid(tokens: Sequence[str]) -> re.Pattern[str]:
-    """Pattern of the positions after each token's first character; the tokens need not be special."""
-    return re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in tokens) or "(?!)")
 
 
 class Scores(NamedTuple):
@@ -261,11 +258,14 @@ class ProcessRewardModel:
         try:
             while len(scores) < len(rows):
                 numbers = order[len(scores) : len(scores) + batch_size]
-                batch = self._score({number: rows[number] for number in numbers})
-                if batch is None:
+                chains = [self._encoder.encode(rows[number], f"row {number}") for number in numbers]
+                differences = self._differences(chains)
+                if differences is None:
                     batch_size = self._smaller(numbers)
-                else:
-                    scores |= zip(numbers, batch, strict=True)
+                    continue
+                for number, chain, row in zip(numbers, chains, differences.sigmoid().cpu(), strict=True):
+                    answer = None if chain.answer is None else row[ANSWER].item()
+                    scores[number] = Scores(row[STEPS][: len(chain.steps)], answer)
         finally:
             self.model.train(training)
         return [scores[number] for number in range(len(rows))]
@@ -280,31 +280,19 @@ class ProcessRewardModel:
         _logger.warning("Out of memory: %d chains; trying half as many.", len(numbers))
         return len(numbers) // 2
 
-    def _score(self, rows: Mapping[int, Mapping[str, Any]]) -> list[Scores] | None:
-        """Score one batch, given as row number → row; `None` if memory ran out."""
-        chains = [self._encoder.encode(row, f"row {number}") for number, row in rows.items()]
-        differences = self._differences(chains)
-        if differences is None:  # only here has the exception let go of the batch's tensors
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            return None
-        return [
-            Scores(
-                steps=row[STEPS][: len(chain.steps)],
-                answer=None if chain.answer is None else row[ANSWER].item(),
-            )
-            for row, chain in zip(differences.sigmoid().cpu(), chains, strict=True)
-        ]
-
     @torch.no_grad()
     def _differences(self, chains: Sequence[ScoredChain]) -> Tensor | None:
+        """`logit_differences` of one batch; `None` if memory ran out."""
         inputs, positions = self._encoder.collate(chains)
         device, dtype = self.model.device, self.model.dtype
         try:
             inputs = {k: v.to(device, dtype if v.is_floating_point() else None) for k, v in inputs.items()}
             return logit_differences(self.model, inputs, positions.to(device), self._token_ids)
         except torch.OutOfMemoryError:
-            return None
+            del inputs
+        if torch.cuda.is_available():  # only here has the exception let go of the batch's tensors
+            torch.cuda.empty_cache()
+        return None
 
 
 def label_token_ids(

@@ -29,6 +29,7 @@ from ..training.construction import (
 )
 from ..training.facts import RunFactsMixin
 from ..training.length_batching import Layout, LengthBatchingMixin
+from ..training.sft import prepare_each
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
 from .process_reward import (
@@ -99,15 +100,11 @@ class ProcessRewardTrainer(
         prepare_loading(model, args)
         processing_class = processing_class or load_policy_processor(model, args)
         check = partial(_checked, processing_class=processing_class)
-        if isinstance(eval_dataset, dict):
-            checked: Any = {name: check(rows) for name, rows in eval_dataset.items()}
-        else:
-            checked = eval_dataset and check(eval_dataset)
         super().__init__(
             model,
             args=args,
-            train_dataset=train_dataset and check(train_dataset),
-            eval_dataset=checked,
+            train_dataset=prepare_each("ProcessRewardTrainer", train_dataset, check),
+            eval_dataset=prepare_each("ProcessRewardTrainer", eval_dataset, check),
             processing_class=processing_class,
             compute_metrics=_evaluation_metrics,
             **kwargs,

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..data.images import images_of
 from ..data.rows import Row
 from ..generation.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .chains import SAMPLING_PARAMS, ProcessReward, ReadPath, read_path, scorable_rows
 from .template import ANSWER_END, STEP_END
-
-if TYPE_CHECKING:
-    from .process_reward import Scores
 
 MAX_STEPS = 16
 """The paper gives no bound; its chains have 5 to 10 steps."""
@@ -90,26 +87,23 @@ def step_beam_search(
     rows = list(rows)
     searches: list[BeamSearched | Failure] = [BeamSearched()] * len(rows)
     for stage in range(max_steps + 1):
-        open_searches = [
-            (row, k, search)
-            for k, (row, search) in enumerate(zip(rows, searches, strict=True))
-            if isinstance(search, BeamSearched) and search.is_open
-        ]
+        open_searches = {k: one for k, one in enumerate(searches) if isinstance(one, BeamSearched) and one.is_open}
         if not open_searches:
             break
+        asked = [rows[k] for k in open_searches]
         requests = [
             Request(row["prompt"], images_of(row), search.path.text, n, derive_seed(seed, "search", row["id"], stage))
-            for row, _, search in open_searches
+            for row, search in zip(asked, open_searches.values(), strict=True)
         ]
         drawn = engine.sample(requests, sampling_params)
         is_last = stage == max_steps
         candidates = [
             [] if isinstance(samples, Failure) else _whole_parts(search, samples, only_answers=is_last)
-            for (_, _, search), samples in zip(open_searches, drawn, strict=True)
+            for search, samples in zip(open_searches.values(), drawn, strict=True)
         ]
-        scores = _part_scores(process_reward, [row for row, _, _ in open_searches], candidates)
+        scores = _part_scores(process_reward, asked, candidates)
         problem = TOO_LONG if is_last else MALFORMED
-        for (_, k, search), samples, paths, of_paths in zip(open_searches, drawn, candidates, scores, strict=True):
+        for (k, search), samples, paths, of_paths in zip(open_searches.items(), drawn, candidates, scores, strict=True):
             searches[k] = (
                 samples if isinstance(samples, Failure) else _advance(search, samples, paths, of_paths, problem)
             )
@@ -155,12 +149,9 @@ def _part_scores(
     """
     asked = [row for row, paths in zip(rows, candidates, strict=True) for _ in paths]
     chains = scorable_rows(asked, [path for paths in candidates for path in paths])
-    scores = iter(process_reward.score(chains) if chains else [])
-    return [[_last_score(next(scores)) for _ in paths] for paths in candidates]
-
-
-def _last_score(scores: Scores) -> float:
-    return float(scores.steps[-1]) if scores.answer is None else scores.answer
+    scored = process_reward.score(chains) if chains else []
+    scores = iter([float(steps[-1]) if answer is None else answer for steps, answer in scored])
+    return [[next(scores) for _ in paths] for paths in candidates]
 
 
 def _advance(

@@ -6,6 +6,7 @@ replies = asking.ask("ratings", scorer, rows, lambda row: Request(…), lambda r
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,6 +35,21 @@ def without_fence(reply: str) -> str:
     if len(text) >= 6 and text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json").strip()
     return text
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object in a reply.
+
+    Raises:
+        MalformedReply: it is anything else.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # no JSON, a number of too many digits, or too deep
+        raise MalformedReply("no JSON") from None
+    if not isinstance(value, dict):
+        raise MalformedReply("no JSON object")
+    return value
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ def corpus(*, in_steps: bool = False, judging: bool = False) -> Iterator[str]:
                 solution = solutions.solve(problem)
                 yield problem.prompt[0]["content"]
                 yield solutions.plain(solution)
-                yield solutions.reflection(solution, solution)
+                tagged = solutions.tagged(solution)
+                yield f"{tagged} <reflection>{solutions.remark()}</reflection> {tagged}"
                 if in_steps:
                     for step in solution.steps:
                         yield from (step.name, step.thought, step.reflection)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     GenerationConfig,
     InternVLConfig,
@@ -24,15 +24,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
     ProcessorMixin,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5_VLProcessor,
-    Qwen2VLConfig,
-    Qwen2VLForConditionalGeneration,
-    Qwen2VLProcessor,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLProcessor,
 )
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
@@ -69,9 +60,10 @@ SIZES = {
 _INITIALIZER_RANGE = 0.1
 
 
-def _text_config(
-    size: Size, tokenizer: PreTrainedTokenizerFast, *, mrope: bool, interleaved: bool = False
+def text_config(
+    size: Size, tokenizer: PreTrainedTokenizerFast, *, mrope: bool = False, interleaved: bool = False
 ) -> dict[str, Any]:
+    """Configuration of a language model of this size; with `mrope` as in the Qwen-VL families."""
     head_dim = size.hidden // size.heads
     config = {
         "vocab_size": len(tokenizer),
@@ -103,36 +95,6 @@ def _qwen_vision_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in names.items()}
 
 
-def _qwen_model(
-    model_class: type,
-    config_class: type,
-    size: Size,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    interleaved: bool = False,
-    **vision: Any,
-) -> PreTrainedModel:
-    """Build a Qwen-VL model; `vision` holds the settings of the family's vision tower."""
-    shared = {
-        "depth": size.vision_layers,
-        "num_heads": size.heads,
-        "patch_size": PATCH,
-        "initializer_range": _INITIALIZER_RANGE,
-    }
-    return model_class(
-        config_class(
-            text_config=_text_config(size, tokenizer, mrope=True, interleaved=interleaved),
-            vision_config={**shared, **vision},
-            **_qwen_vision_ids(tokenizer),
-        )
-    )
-
-
-def _qwen2_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    widths: dict[str, Any] = {"embed_dim": size.vision_hidden, "mlp_ratio": 2, "hidden_size": size.hidden}
-    return _qwen_model(Qwen2VLForConditionalGeneration, Qwen2VLConfig, size, tokenizer, **widths)
-
-
 def _later_widths(size: Size) -> dict[str, Any]:
     """Widths of the vision tower from Qwen2.5-VL on, which names its own and the language model's."""
     return {
@@ -140,31 +102,6 @@ def _later_widths(size: Size) -> dict[str, Any]:
         "intermediate_size": 2 * size.vision_hidden,
         "out_hidden_size": size.hidden,
     }
-
-
-def _qwen2_5_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    return _qwen_model(
-        Qwen2_5_VLForConditionalGeneration,
-        Qwen2_5_VLConfig,
-        size,
-        tokenizer,
-        window_size=8 * PATCH,
-        fullatt_block_indexes=[size.vision_layers - 1],
-        **_later_widths(size),
-    )
-
-
-def _qwen3_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    return _qwen_model(
-        Qwen3VLForConditionalGeneration,
-        Qwen3VLConfig,
-        size,
-        tokenizer,
-        interleaved=True,
-        num_position_embeddings=64,
-        deepstack_visual_indexes=[0],
-        **_later_widths(size),
-    )
 
 
 def _internvl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
@@ -178,7 +115,7 @@ def _internvl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel
         "initializer_range": _INITIALIZER_RANGE,
         "layer_scale_init_value": 1.0,
     }
-    text = {"model_type": "qwen2", **_text_config(size, tokenizer, mrope=False)}
+    text = {"model_type": "qwen2", **text_config(size, tokenizer)}
     return InternVLForConditionalGeneration(
         InternVLConfig(
             text_config=text,
@@ -202,7 +139,7 @@ def _llava_next(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedMod
         "patch_size": PATCH,
         "initializer_range": _INITIALIZER_RANGE,
     }
-    text = {"model_type": "llama", **_text_config(size, tokenizer, mrope=False)}
+    text = {"model_type": "llama", **text_config(size, tokenizer)}
     return LlavaNextForConditionalGeneration(
         LlavaNextConfig(
             text_config=text,
@@ -219,23 +156,7 @@ def _video_processor(class_name: str) -> Any:
     stand_in = getattr(torchvision_free, "VideoProcessorStandIn", None)
     if stand_in is not None:
         return stand_in(video_processor_type=class_name)
-    import transformers
-
     return getattr(transformers, class_name)()
-
-
-def _qwen_processor(processor_class: type, video_class: str) -> Callable[[PreTrainedTokenizerFast], ProcessorMixin]:
-    def build(tokenizer: PreTrainedTokenizerFast) -> ProcessorMixin:
-        pixels = {"shortest_edge": (2 * PATCH) ** 2, "longest_edge": (4 * IMAGE) ** 2}
-        images = Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=2, size=pixels)
-        return processor_class(
-            image_processor=images,
-            tokenizer=tokenizer,
-            video_processor=_video_processor(video_class),
-            chat_template=tokenizer.chat_template,
-        )
-
-    return build
 
 
 def _internvl_processor(tokenizer: PreTrainedTokenizerFast) -> ProcessorMixin:
@@ -280,7 +201,7 @@ def _trl_template(name: str) -> str:
 
 
 CHATML = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-_QWEN_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+CHATML_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 @dataclass(frozen=True)
@@ -294,23 +215,72 @@ class Family:
     processor: Callable[[PreTrainedTokenizerFast], ProcessorMixin]
 
 
-def _qwen(name: str, model: Callable, processor_class: type, video_class: str) -> Family:
+def _qwen(
+    name: str,
+    template: str,
+    video_class: str,
+    vision: Callable[[Size], dict[str, Any]],
+    *,
+    interleaved: bool = False,
+) -> Family:
+    """A Qwen-VL family by the name that its classes begin with; `vision` gives its own settings of the vision tower."""
+
+    def model(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+        shared = {
+            "depth": size.vision_layers,
+            "num_heads": size.heads,
+            "patch_size": PATCH,
+            "initializer_range": _INITIALIZER_RANGE,
+        }
+        text = text_config(size, tokenizer, mrope=True, interleaved=interleaved)
+        ids = _qwen_vision_ids(tokenizer)
+        config_class = getattr(transformers, f"{name}Config")
+        config = config_class(text_config=text, vision_config={**shared, **vision(size)}, **ids)
+        return getattr(transformers, f"{name}ForConditionalGeneration")(config)
+
+    def processor(tokenizer: PreTrainedTokenizerFast) -> ProcessorMixin:
+        pixels = {"shortest_edge": (2 * PATCH) ** 2, "longest_edge": (4 * IMAGE) ** 2}
+        return getattr(transformers, f"{name}Processor")(
+            image_processor=Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=2, size=pixels),
+            tokenizer=tokenizer,
+            video_processor=_video_processor(video_class),
+            chat_template=tokenizer.chat_template,
+        )
+
     return Family(
-        ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *_QWEN_TOKENS],
+        [*CHATML_TOKENS, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"],
         {**CHATML, "image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
-        lambda: _trl_template(name),
+        lambda: _trl_template(template),
         model,
-        _qwen_processor(processor_class, video_class),
+        processor,
     )
 
 
 FAMILIES = {
     # Qwen2-VL and Qwen2.5-VL speak the same template and share their video processor.
-    "qwen2_vl": _qwen("qwen2_5_vl", _qwen2_vl, Qwen2VLProcessor, "Qwen2VLVideoProcessor"),
-    "qwen2_5_vl": _qwen("qwen2_5_vl", _qwen2_5_vl, Qwen2_5_VLProcessor, "Qwen2VLVideoProcessor"),
-    "qwen3_vl": _qwen("qwen3_vl", _qwen3_vl, Qwen3VLProcessor, "Qwen3VLVideoProcessor"),
+    "qwen2_vl": _qwen(
+        "Qwen2VL",
+        "qwen2_5_vl",
+        "Qwen2VLVideoProcessor",
+        lambda size: {"embed_dim": size.vision_hidden, "mlp_ratio": 2, "hidden_size": size.hidden},
+    ),
+    "qwen2_5_vl": _qwen(
+        "Qwen2_5_VL",
+        "qwen2_5_vl",
+        "Qwen2VLVideoProcessor",
+        lambda size: (
+            _later_widths(size) | {"window_size": 8 * PATCH, "fullatt_block_indexes": [size.vision_layers - 1]}
+        ),
+    ),
+    "qwen3_vl": _qwen(
+        "Qwen3VL",
+        "qwen3_vl",
+        "Qwen3VLVideoProcessor",
+        lambda size: _later_widths(size) | {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]},
+        interleaved=True,
+    ),
     "internvl": Family(
-        ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"],
+        [*CHATML_TOKENS, "<img>", "</img>", "<IMG_CONTEXT>", "<video>"],
         {
             **CHATML,
             "start_image_token": "<img>",
@@ -358,17 +328,17 @@ def build_model(
         named_tokens=parts.named_tokens,
     )
     tokenizer.chat_template = parts.template()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = parts.model(SIZES[size], tokenizer).float().eval()
+    model = drawn_weights(lambda: parts.model(SIZES[size], tokenizer), tokenizer, seed)
     setattr(model.config, MINIATURE_RECORD, f"{family}/{size}")  # for the cards of all that it becomes
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     return model, parts.processor(tokenizer)
 
 
-def save_model(family: str, size: str, directory: str | Path, *, seed: int = 0) -> Path:
-    """Build a model and save it with its processor as a checkpoint that `from_pretrained` loads."""
-    model, processor = build_model(family, size, seed=seed)
-    model.save_pretrained(directory)
-    processor.save_pretrained(directory)
-    return Path(directory)
+def drawn_weights(
+    build: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerFast, seed: int
+) -> PreTrainedModel:
+    """Build a model with this seed, in float32 and evaluation mode; torch's random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build().float().eval()
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    return model

@@ -69,30 +69,19 @@ class Working(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """A worked solution with its known truth.
+    """A worked solution.
 
     Attributes:
-        problem_id: The problem's id.
         steps: One reading step a fact, then the working, then the answer.
-        labels: One a step, True = right. A reading step is right when its number is the image's, whatever stands
-            before it. The working is wrong when it is done wrongly or uses a number read wrongly, and the answer is
-            wrong when the working is, or when it does not state what was worked out.
         lead: What stands before the result, such as "3+4=".
         result: The result as stated.
         answer: The final answer: the result, or for multiple choice its letter.
     """
 
-    problem_id: str
     steps: tuple[WorkedStep, ...]
-    labels: tuple[bool, ...]
     lead: str
     result: str
     answer: str
-
-    @property
-    def correct(self) -> bool:
-        """Whether the final answer is right."""
-        return self.labels[-1]
 
 
 def solve(problem: Problem, *, error: str | None = None) -> Solution:
@@ -103,16 +92,12 @@ def solve(problem: Problem, *, error: str | None = None) -> Solution:
     Raises:
         ValueError: for an unknown `error`.
     """
-    right = attempt(problem.category, problem.level, problem.facts, problem.asked)
     tried = attempt(problem.category, problem.level, problem.facts, problem.asked, error=error, stream=problem.id)
-    read_rightly = [tried.facts[name] == value for name, value in problem.facts.items()]
     return Solution(
-        problem_id=problem.id,
         steps=worked_steps(problem.category, problem.asked, tried, problem.choices),
-        labels=(*read_rightly, tried.worked == right.worked, tried.stated == right.stated),
         lead=tried.lead,
         result=tried.stated,
-        answer=tried.stated if problem.choices is None else _letter(problem.choices, tried.stated),
+        answer=tried.stated if problem.choices is None else letter_of(problem.choices, tried.stated),
     )
 
 
@@ -162,7 +147,7 @@ def worked_steps(
         )
         for name, value in tried.facts.items()
     ]
-    letter = "" if choices is None else f", choice {_letter(choices, tried.stated)}"
+    letter = "" if choices is None else f", choice {letter_of(choices, tried.stated)}"
     return (
         *readings,
         WorkedStep("Work it out", f"{tried.lead}{tried.worked}", "I did it twice."),
@@ -209,20 +194,6 @@ def tagged_quick(solution: Solution) -> str:
 def boxed_thoughts(solution: Solution) -> str:
     r"""The shortest worked answer with its thoughts in tags: `<think>3+4=7</think>\boxed{7}`."""
     return f"<think>{solution.lead}{solution.result}</think>\\boxed{{{solution.answer}}}"
-
-
-def reflection(first: Solution, second: Solution) -> str:
-    """A solution, a reflection on it, and the refined solution, in SRPO's tags.
-
-    The reflection states the first step on which the two solutions differ, as the second has it.
-    """
-    if first.problem_id != second.problem_id:
-        raise ValueError(
-            f"the two solutions solve {first.problem_id!r} and {second.problem_id!r}; "
-            "expected two solutions of one problem: call solve() twice on the same Problem."
-        )
-    changed = [step.thought for step, before in zip(second.steps, first.steps, strict=True) if step != before]
-    return f"{tagged(first)} <reflection>{remark(*changed[:1])}</reflection> {tagged(second)}"
 
 
 def remark(thought: str | None = None) -> str:
@@ -338,5 +309,6 @@ def _moved(category: str, result: str, units: int, names: Sequence[str]) -> str:
     return str(int(result) + units)
 
 
-def _letter(choices: Mapping[str, str], text: str) -> str:
+def letter_of(choices: Mapping[str, str], text: str) -> str:
+    """The letter of a choice."""
     return next(letter for letter, choice in choices.items() if choice == text)

@@ -27,7 +27,7 @@ from PIL import Image as PILImage
 from ..data.row_values import stored_image
 from ..data.rows import MESSAGES
 from . import draw
-from .solutions import ERRORS, WorkedStep, attempt, worked_steps, wrong_results
+from .solutions import ERRORS, WorkedStep, attempt, letter_of, worked_steps, wrong_results
 
 CATEGORIES = ("adding", "counting", "bar_chart", "lengths", "triangle", "clock", "table")
 LEVELS = (1, 2, 3)
@@ -129,16 +129,13 @@ def make_problem(
         scene = _SCENES[category](rng, level)
     right = attempt(category, level, scene.facts, scene.asked)
     choices = _choices(category, level, scene, stream) if multiple_choice else None
-    answer = right.stated
-    if choices is not None:
-        answer = next(letter for letter, text in choices.items() if text == right.stated)
     return Problem(
         id=stream,
         category=category,
         level=level,
         question=scene.question,
         image=scene.draw(rng, size=size),
-        answer=answer,
+        answer=right.stated if choices is None else letter_of(choices, right.stated),
         choices=choices,
         facts=scene.facts,
         asked=scene.asked,

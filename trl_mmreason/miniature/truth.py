@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from .solutions import spaced
+from .solutions import WorkedStep, spaced
 from .tasks import Problem
 
 
-class WrittenStep(Protocol):
-    """A step in any method's format; its reflection is ignored."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def thought(self) -> str: ...
-
-
-def true_labels(problem: Problem, steps: Sequence[WrittenStep]) -> tuple[bool, ...]:
+def true_labels(problem: Problem, steps: Sequence[WorkedStep]) -> tuple[bool, ...]:
     """Label steps: `true_labels(problem, solution.steps)` equals the labels of `solution = solve(problem, error=…)`.
 
     The name says what a step is to do, and the thought is right if it is that of the right solution, whatever the
@@ -30,7 +19,7 @@ def true_labels(problem: Problem, steps: Sequence[WrittenStep]) -> tuple[bool, .
 
     Args:
         problem: what the chain is about.
-        steps: with name and thought; one or more, or none.
+        steps: one or more, or none; their reflections are ignored.
 
     Returns:
         One a step, True = right.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Collection
 from typing import Any
 
 from ..grading.extraction import without_thinking
-from ..jobs.asking import MalformedReply
+from ..jobs.asking import MalformedReply, json_object
 from ..messages import question_text, quoted, text_messages
 
 ACTOR_PROMPT = r"""You must first think through the reasoning process as an internal monologue. The entire reasoning \
@@ -122,12 +121,7 @@ def read_score(reply: str) -> float:
     block, end, _ = spoken.partition(_BEGIN)[2].partition(_END)
     if not end:
         raise MalformedReply("no scores")
-    try:
-        scores = json.loads(block.strip().removeprefix("```json").strip("`"))
-    except (ValueError, RecursionError) as error:
-        raise MalformedReply("no JSON") from error
-    if not isinstance(scores, dict):
-        raise MalformedReply("no JSON object")
+    scores = json_object(block.strip().removeprefix("```json").strip("`"))
     for name in WEIGHTS:
         score = scores.get(name)
         if isinstance(score, bool) or not isinstance(score, int | float):

@@ -80,8 +80,6 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
                 f"importance_clip_high={self.importance_clip_high}, expected 0 ≤ low ≤ 1 ≤ high < ∞: on the policy "
                 "a weight is 1, and that of a long completion may be any number."
             )
-        if self.beta < 0:
-            raise ValueError(f"OffPolicyRewardConfig: beta={self.beta}, expected 0 or more.")
         check_chosen("OffPolicyRewardConfig", self.trainable_parts)
         for name, required in _UNUSED.items():
             if getattr(self, name) != required:

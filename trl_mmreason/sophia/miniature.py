@@ -14,18 +14,17 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from ..generation.engine import Failure, Request, SamplingParams, derive_seed
 from ..miniature.captions import NOT_SHOWN, SECOND_LOOK, caption, question_of, readings, write_trajectory
 from ..miniature.corpus import corpus
-from ..miniature.models import CHATML
+from ..miniature.models import CHATML, CHATML_TOKENS, SIZES, drawn_weights, text_config
 from ..miniature.reasoner import REASON, RuleReasoner, ask_miniature
 from ..miniature.tasks import Problem, make_problems
 from ..miniature.tokenizer import train_tokenizer
 from ..scripts.cold_start import teach
 
-_SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -70,32 +69,16 @@ def _tokenizer(problems: Sequence[Problem]) -> PreTrainedTokenizerFast:
     spoken = [REASON, SECOND_LOOK, NOT_SHOWN] * 30
     captions = [caption(problem) for problem in problems[:100]]
     tokenizer = train_tokenizer(
-        chain(corpus(in_steps=True), spoken, captions), special_tokens=_SPECIAL_TOKENS, named_tokens=CHATML
+        chain(corpus(in_steps=True), spoken, captions), special_tokens=CHATML_TOKENS, named_tokens=CHATML
     )
     tokenizer.chat_template = _TEMPLATE
     return tokenizer
 
 
 def _build(tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=96,
-        intermediate_size=384,  # holds the sums, and learns them in fewer steps than half of it
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        initializer_range=0.1,  # as in `models`: a narrow model with the usual 0.02 learns slowly
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config).float().eval()
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    return model
+    # Twice as wide between the layers as a policy: holds the sums, and learns them in fewer steps.
+    config = Qwen2Config(**{**text_config(SIZES["demo"], tokenizer), "intermediate_size": 384})
+    return drawn_weights(lambda: Qwen2ForCausalLM(config), tokenizer, seed)
 
 
 def _messages(problem: Problem, description: str) -> list[dict[str, str]]:

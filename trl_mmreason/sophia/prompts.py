@@ -6,7 +6,7 @@ The paper's prompts stand here word for word, without its typography.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..messages import with_system_message
 
@@ -121,28 +121,17 @@ Provide answers in the same language as the user asking the question. You have *
 """Fig. A4: system message of the rows whose trajectory thinks in tags."""
 
 
-class Example(NamedTuple):
-    """The example in the reasoner's prompt.
-
-    Attributes:
-        question: about an image.
-        caption: what the image shows.
-        response: as trajectories are wanted; the paper's look at the image again, and end in the final answer.
-    """
-
-    question: str
-    caption: str
-    response: str
-
-
 # Ours: the paper's was "generated automatically and then refined manually", and is not shown.
-EXAMPLE = Example(
-    "As shown in the figure, DE is parallel to BC. How long is EC?",
-    "The image shows a triangle with the vertices A at the top, B at the bottom left and C at the bottom right. The "
-    "point D lies on the side AB and the point E on the side AC. A segment joins D and E; it and the side BC both bear "
-    "an arrowhead, which marks them as parallel. Three lengths are written along the sides: 4 between A and D, 6 "
-    "between D and B, and 6 between A and E. Nothing is written between E and C.",
-    r"""The image shows a triangle ABC, cut by a segment DE that is parallel to BC. I need the length of EC.
+EXAMPLE = {
+    "example_question": "As shown in the figure, DE is parallel to BC. How long is EC?",
+    "example_caption": (
+        "The image shows a triangle with the vertices A at the top, B at the bottom left and C at the bottom right. "
+        "The point D lies on the side AB and the point E on the side AC. A segment joins D and E; it and the side BC "
+        "both bear an arrowhead, which marks them as parallel. Three lengths are written along the sides: 4 between A "
+        "and D, 6 between D and B, and 6 between A and E. Nothing is written between E and C."
+    ),
+    "example_response": (
+        r"""The image shows a triangle ABC, cut by a segment DE that is parallel to BC. I need the length of EC.
 
 A line parallel to one side divides the other two in the same ratio, so AD : DB = AE : EC.
 In the image I read AD = 4, DB = 6 and AE = 6. Then 4 : 6 = 6 : EC, which gives EC = 6 × 6 / 4 = 9.
@@ -152,20 +141,20 @@ It is written between D and B, so it is the length of DB alone, and the 4 above 
 
 To check: AB = 4 + 6 = 10 and AC = 6 + 9 = 15, and 4 / 10 = 6 / 15 = 0.4.
 
-**Final answer** \boxed{9}""",
-)
+**Final answer** \boxed{9}"""
+    ),
+}
+"""The example in the reasoner's prompt. As the paper's trajectories do, it looks at the image again."""
 
 
-def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) -> str:
+def reasoning_prompt(question: str, caption: str) -> str:
     """Write the prompt of the reasoner.
 
     Args:
         question: question of the row; it may hold braces and anything else.
         caption: caption of the row's images.
-        example: shown before.
     """
-    values = {f"example_{name}": text for name, text in example._asdict().items()}
-    values |= {"question": question, "caption": caption}
+    values = {**EXAMPLE, "question": question, "caption": caption}
     # One pass, so that inserted text is never read as a placeholder; \boxed{} is no placeholder.
     return re.sub(r"\{(\w+)\}", lambda place: values[place[1]], REASONING_PROMPT)
 

@@ -179,26 +179,15 @@ def make_off_policy_data(
     reasoners = {TRAJECTORIES: reasoner} | ({} if hard_reasoner is None else {HARD_TRAJECTORIES: hard_reasoner})
     outcomes = _sample_trajectories(questions, described, stages, reasoners, store, sampling, grader=grader, **running)
 
-    def find(question: int, k: int, n: int) -> dict[str, Any]:
-        (record,) = store.find(stages[question], [(unit_id(ids[question], k), n)])
-        return {"text": record.payload["turns"][0]["text"], "logprobs": record.payload.get("logprobs")}
+    def find(question: int, k: int, n: int | None = None) -> Mapping[str, Any]:
+        """The payload of a trajectory; without n that of its caption."""
+        id_ = ids[question]
+        stage, unit = (CAPTIONS, (id_, k)) if n is None else (stages[question], (unit_id(id_, k), n))
+        (record,) = store.find(stage, [unit])
+        return record.payload
 
-    def caption_of(question: int, k: int) -> str:
-        (record,) = store.find(CAPTIONS, [(ids[question], k)])
-        return record.payload["turns"][0]["text"]
-
-    selected = select(outcomes, ids, sampling, lambda *place: find(*place)["text"], count_tokens)
-    dataset = make_rows(
-        usable_rows,
-        questions["prompt"],
-        outcomes,
-        selected,
-        find,
-        caption_of,
-        unselected=sampling.unselected,
-        thinking_prompt=sampling.thinking_prompt,
-        logprobs=sampling.sampling_params.logprobs,
-    )
+    selected = select(outcomes, ids, sampling, find, count_tokens)
+    dataset = make_rows(usable_rows, questions["prompt"], outcomes, selected, sampling, find)
     return OffPolicyData(
         dataset,
         dict(+(dropped + unrewarded(outcomes, selected, sampling.rule))),
@@ -210,12 +199,17 @@ def make_off_policy_data(
 
 
 def _usable_rows(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
-    """Select the rows to ask about, also as plain prompts without images; count the others."""
-    prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
+    """Select the rows with an image and a usable gold answer, also as text alone; count the others."""
+    prompts = _prompts(rows)
+    columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
+    tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no image is decoded
+    stored = (row for table in tables for row in table.to_pylist())
+    with_images = [position for position, row in enumerate(stored) if stored_images(row)]
+    usable = sorted({*with_images} & {*usable_questions(rows, grader)})
+    dropped["no image"] += len(rows) - len(with_images)
+    dropped["the gold answer cannot be used"] += len(with_images) - len(usable)
     usable_rows = rows.select(usable)
-    texts = usable_rows.remove_columns(
-        [name for name in (*IMAGE_COLUMNS, "prompt") if name in usable_rows.column_names]
-    )
+    texts = usable_rows.remove_columns([*columns, "prompt"])
     return usable_rows, texts.add_column("prompt", [prompts[position] for position in usable], feature=MESSAGES)
 
 
@@ -239,19 +233,6 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
         if not question_text(prompts[-1]).strip():
             raise ValueError(f"make_off_policy_data: row {id_!r} asks nothing: its prompt is {prompt!r:.200}.")
     return prompts
-
-
-def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
-    """Positions of the rows with an image and a usable gold answer; the others are counted."""
-    columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
-    tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no image is decoded
-    stored = (row for table in tables for row in table.to_pylist())
-    with_images = [position for position, row in enumerate(stored) if stored_images(row)]
-    usable = set(usable_questions(rows, grader))
-    positions = [position for position in with_images if position in usable]
-    dropped["no image"] += len(rows) - len(with_images)
-    dropped["the gold answer cannot be used"] += len(with_images) - len(positions)
-    return positions
 
 
 def _describe(

@@ -33,6 +33,9 @@ TRAJECTORIES = "sophia-trajectories"
 HARD_TRAJECTORIES = "sophia-hard-trajectories"
 """Stages of the store; the last is the hard reasoner's, so that a question's trajectories come from one reasoner."""
 
+Find = Callable[..., Mapping[str, Any]]
+"""The payload of the trajectory at (question, k, n), or of the caption at (question, k)."""
+
 _BY_LENGTH = ("sophia", "without_caption_reward")
 _UNKNOWN = -1
 _COLUMNS = ("id", "prompt", "images", "image", "completion", "reward", "caption_reward", "caption", "behavior_logps")
@@ -141,7 +144,7 @@ def select(
     outcomes: Outcomes,
     ids: Sequence[str],
     sampling: OffPolicySampling,
-    read_text: Callable[[int, int, int], str],
+    find: Find,
     count_tokens: Any,
 ) -> np.ndarray:
     """Select the rewarded trajectories (Eq. 6).
@@ -152,7 +155,7 @@ def select(
         outcomes: outcomes of the questions.
         ids: ids of the questions.
         sampling: says who is rewarded.
-        read_text: the text at (question, k, n).
+        find: the payload at (question, k, n).
         count_tokens: counts the tokens of a string, where the engine did not; or `None`.
 
     Returns:
@@ -186,7 +189,7 @@ def select(
                     )
                 tokens = tokens.clone()
                 for place in candidates:  # all of the question, by one measure
-                    tokens[place] = count_tokens(read_text(question, *place))
+                    tokens[place] = count_tokens(find(question, *place)["turns"][0]["text"])
         for place in choose(tokens, keep=sampling.keep):
             selected[question][place] = True
     return selected
@@ -210,12 +213,8 @@ def make_rows(
     prompts: Sequence[Any],
     outcomes: Outcomes,
     selected: np.ndarray,
-    find: Callable[[int, int, int], Mapping[str, Any]],
-    caption_of: Callable[[int, int], str],
-    *,
-    unselected: bool,
-    thinking_prompt: str | None,
-    logprobs: bool,
+    sampling: OffPolicySampling,
+    find: Find,
 ) -> Dataset:
     """Make the rows of the trajectories, written to a file one by one, with their questions' images as stored.
 
@@ -224,14 +223,12 @@ def make_rows(
         prompts: prompts of the questions, as messages with string contents.
         outcomes: outcomes of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
-        find: the payload at (question, k, n).
-        caption_of: the text of the caption at (question, k).
-        unselected: make rows of the others too, as far as they are whole.
-        thinking_prompt: system message of those that think in tags.
-        logprobs: whether they have log-probabilities.
+        sampling: says which of the others become rows too, and what the rows have.
+        find: the payload at (question, k, n), and of the caption at (question, k).
     """
+    logprobs = sampling.sampling_params.logprobs
     features = Features({**_FEATURES, **({"behavior_logps": List(Value("float32"))} if logprobs else {})})
-    places = np.argwhere(outcomes.whole if unselected else selected)
+    places = np.argwhere(outcomes.whole if sampling.unselected else selected)
     if not len(places):
         return join_source_columns(no_rows(features), rows, [], _COLUMNS)
     ids = rows["id"][:]
@@ -239,16 +236,16 @@ def make_rows(
     def examples() -> Iterator[dict[str, Any]]:
         for question, k, n in places.tolist():
             payload = find(question, k, n)
-            # Log-probabilities belong to the text as it was sampled.
-            text = payload["text"] if logprobs else opened(payload["text"])
+            text = payload["turns"][0]["text"]
+            text = text if logprobs else opened(text)  # log-probabilities belong to the text as it was sampled
             yield {
                 "id": f"{unit_id(ids[question], k)}.{n}",
-                "prompt": prompt_for(prompts[question], text, thinking_prompt),
+                "prompt": prompt_for(prompts[question], text, sampling.thinking_prompt),
                 "completion": text,
                 "reward": float(selected[question, k, n]),
                 "caption_reward": caption_rewards(torch.from_numpy(outcomes.correct[question]))[k].item(),
-                "caption": caption_of(question, k),
-                **({"behavior_logps": payload["logprobs"]} if logprobs else {}),
+                "caption": find(question, k)["turns"][0]["text"],
+                **({"behavior_logps": payload.get("logprobs")} if logprobs else {}),
             }
 
     # Fingerprint of the contents: equal rows are written once, different ones never share a file.

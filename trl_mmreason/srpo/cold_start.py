@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, Value
@@ -23,7 +24,7 @@ from ..jobs.answering import answer_questions
 from ..jobs.asking import ReplyCollector, parsed_positions
 from ..jobs.difficulty import tally
 from ..jobs.source_rows import join_source_columns
-from ..jobs.store import Record, Store
+from ..jobs.store import Store
 from ..messages import question_text, quoted, with_system_message
 from .prompts import (
     COT_PROMPT,
@@ -158,11 +159,9 @@ def make_reflections(
     )
     solutions = read_solutions(rows, answers, dropped)
     if scorer is not None:
-        ratings = _ask(
-            asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_rating, images=making.scorer_sees_images
-        )
-        rated = _with_reply(solutions, ratings, "rating", dropped)
-        solutions = [solution._replace(rating=ratings[solution.id].payload["score"]) for solution in rated]
+        images = making.scorer_sees_images
+        rated = _ask(asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_rating, dropped, images=images)
+        solutions = [solution._replace(rating=payload["score"]) for solution, payload in rated]
     mix = select_mix(
         [solution.correct for solution in solutions],
         [solution.rating for solution in solutions],
@@ -170,19 +169,11 @@ def make_reflections(
         right_share=making.right_share,
     )
     dropped["left over by size and mix"] += len(solutions) - len(mix)
-    chosen = [solutions[k] for k in mix]
-    replies = _ask(
-        asking,
-        REFLECTIONS,
-        teacher,
-        rows,
-        chosen,
-        lambda question, solution: _teacher_messages(question, solution, making.second_thought),
-        lambda reply: read_reflection(reply, second_thought=making.second_thought),
-    )
-    chosen = _with_reply(chosen, replies, "reflection", dropped)
-    completions = [compose(solution, **replies[solution.id].payload) for solution in chosen]
-    return Reflections(_as_rows(rows, chosen, completions, making.system_prompt), dict(+dropped))
+    chosen, second_thought = [solutions[k] for k in mix], making.second_thought
+    messages = partial(_teacher_messages, second_thought=second_thought)
+    read = partial(read_reflection, second_thought=second_thought)
+    reflected = _ask(asking, REFLECTIONS, teacher, rows, chosen, messages, read, dropped)
+    return Reflections(_as_rows(rows, reflected, making.system_prompt), dict(+dropped))
 
 
 def compose(solution: PolicySolution, reflection: str, think: str | None = None) -> str:
@@ -205,8 +196,8 @@ def _refuse_system_messages(rows: Dataset) -> None:
 
 # -------------------------------------------------------------------------------------------------- teacher and scorer
 
-Messages = Callable[[str, PolicySolution], list[dict[str, str]]]
 _TEMPLATE = PolicySolution("{id}", 0, "{cot}", "{answer}", False, "{ground_truth}")
+_ASKED_FOR = {RATINGS: "rating", REFLECTIONS: "reflection"}
 
 
 def _ask(
@@ -215,12 +206,13 @@ def _ask(
     engine: Engine,
     rows: Dataset,
     solutions: Sequence[PolicySolution],
-    messages: Messages,
+    messages: Callable[[str, PolicySolution], list[dict[str, str]]],
     read: Callable[[str], dict[str, Any]],
+    dropped: Counter[str],
     *,
     images: bool = True,
-) -> dict[str, Record]:
-    """Ask the teacher; return solution id → result, including those of earlier runs.
+) -> list[tuple[PolicySolution, dict[str, Any]]]:
+    """Ask the teacher; return the solutions with a reply, each with the reply's payload, and count the others.
 
     Args:
         messages: what to say, from the question and the solution.
@@ -234,17 +226,12 @@ def _ask(
         return Request(messages(question_text(row["prompt"]), unit["solution"]), shown)
 
     template_messages = {message["role"]: message["content"] for message in messages("{question}", _TEMPLATE)}
+    ids = [solution.id for solution in solutions]
     units = [{"id": solution.id, "solution": solution} for solution in solutions]
     settings = {"messages": template_messages, "images": images}
-    return asking.ask(stage, engine, units, request, lambda _, reply: read(reply), settings=settings)
-
-
-def _with_reply(
-    solutions: Sequence[PolicySolution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
-) -> list[PolicySolution]:
-    """Select the solutions with a reply, and count the others."""
-    positions = parsed_positions([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
-    return [solutions[k] for k in positions]
+    replies = asking.ask(stage, engine, units, request, lambda _, reply: read(reply), settings=settings)
+    positions = parsed_positions(ids, replies, dropped, prefix=f"{_ASKED_FOR[stage]}: ")
+    return [(solutions[k], replies[ids[k]].payload) for k in positions]
 
 
 def _scorer_messages(question: str, solution: PolicySolution) -> list[dict[str, str]]:
@@ -261,16 +248,16 @@ def _teacher_messages(question: str, solution: PolicySolution, second_thought: b
 
 
 def _as_rows(
-    rows: Dataset, solutions: Sequence[PolicySolution], completions: list[str], system_prompt: str | None
+    rows: Dataset, reflected: Sequence[tuple[PolicySolution, Mapping[str, Any]]], system_prompt: str | None
 ) -> Dataset:
-    """Make one row for each solution, with its question's images as stored."""
-    prompts = rows.select([solution.position for solution in solutions])["prompt"]
+    """Make one row for each solution with its reflection, with its question's images as stored."""
+    solutions = [solution for solution, _ in reflected]
+    positions = [solution.position for solution in solutions]
     columns = {
         "id": [solution.id for solution in solutions],
-        "prompt": [with_system_message(prompt, system_prompt) for prompt in prompts],
-        "completion": completions,
+        "prompt": [with_system_message(prompt, system_prompt) for prompt in rows.select(positions)["prompt"]],
+        "completion": [compose(solution, **payload) for solution, payload in reflected],
         "first_correct": [solution.correct for solution in solutions],
         "rating": [solution.rating for solution in solutions],
     }
-    dataset = Dataset.from_dict(columns, features=_FEATURES)
-    return join_source_columns(dataset, rows, [solution.position for solution in solutions], _COLUMNS)
+    return join_source_columns(Dataset.from_dict(columns, features=_FEATURES), rows, positions, _COLUMNS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -62,6 +63,12 @@ class SRPOConfig(RolloutConfig):
     beta: float = 0.01
     use_bias_correction_kl: bool = False
 
+    @property
+    def lengths(self) -> dict[str, Any]:
+        """The arguments of `brevity`."""
+        names = ("target_ratio", "max_ratio", "target_response_tokens", "max_response_tokens")
+        return {name: getattr(self, name) for name in names}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reflection_prompt = read_optional_text("SRPOConfig: reflection_prompt", self.reflection_prompt)
@@ -84,14 +91,7 @@ class SRPOConfig(RolloutConfig):
                 f"SRPOConfig: target_response_tokens={self.target_response_tokens} takes the place of the ratios, but "
                 f"target_ratio={self.target_ratio} and max_ratio={self.max_ratio} were set too. Leave one of the two."
             )
-        brevity(
-            torch.ones(1),
-            torch.ones(1),
-            target_ratio=self.target_ratio,
-            max_ratio=self.max_ratio,
-            target_response_tokens=self.target_response_tokens,
-            max_response_tokens=self.max_response_tokens,
-        )
+        brevity(torch.ones(1), torch.ones(1), **self.lengths)  # refuses what is out of range
 
 
 @dataclass

@@ -6,11 +6,10 @@ is left out: images go with the request.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-from ..jobs.asking import MalformedReply, without_fence
+from ..jobs.asking import MalformedReply, json_object, without_fence
 from .response import tags_in
 
 COT_PROMPT = """\
@@ -152,17 +151,6 @@ _ESCAPE = re.compile(
 )
 
 
-def _with_latex(text: str) -> str:
-    """Double every backslash in JSON that does not begin an escape."""
-    return _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", text)
-
-
 def _read_object(reply: str) -> dict[str, Any]:
-    """Parse a reply as a JSON object, with or without a code fence."""
-    try:
-        value = json.loads(_with_latex(without_fence(reply)))
-    except (ValueError, RecursionError):  # no JSON, a number of too many digits, or too deep
-        raise MalformedReply("no JSON") from None
-    if not isinstance(value, dict):
-        raise MalformedReply("no JSON object")
-    return value
+    """Parse a reply as a JSON object, with or without a code fence; a backslash that begins no escape is itself."""
+    return json_object(_ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", without_fence(reply)))

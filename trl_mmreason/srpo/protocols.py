@@ -81,13 +81,8 @@ class FirstSolution:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        opening = _opening(engine)
-        return [
-            sample
-            if isinstance(sample, Failure)
-            else Answered([_first_turn(opening + sample.text)], [sample.finish_reason], sample.tokens)
-            for sample in sample_units(units, engine, sampling_params, seed)
-        ]
+        opening, samples = _opening(engine), sample_units(units, engine, sampling_params, seed)
+        return [sample if isinstance(sample, Failure) else _first(opening + sample.text, sample) for sample in samples]
 
 
 def _opening(engine: Engine) -> str:
@@ -99,8 +94,8 @@ def _opening(engine: Engine) -> str:
     return "" if writer is None else generation_prefix(writer, **getattr(engine, "chat_template_kwargs", {}))
 
 
-def _first_turn(text: str) -> AnsweredTurn:
-    return AnsweredTurn(text, first_answer(text))
+def _first(text: str, sample: Sample) -> Answered:
+    return Answered([AnsweredTurn(text, first_answer(text))], [sample.finish_reason], sample.tokens)
 
 
 def _read(opening: str, sample: Sample, writer: Any) -> Answered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,12 +118,9 @@ class StopWhenReflecting(StopAtAccuracy):
         second_think: bool = True,
     ) -> None:
         super().__init__(self._complete_share, complete_share, _EVERY_STEPS)
-        self.sampled = {
-            "processing_class": processing_class,
-            "dataset": questions,
-            "args": args,
-            "second_think": second_think,
-        }
+        self._sample = partial(
+            learnt, processing_class=processing_class, dataset=questions, args=args, second_think=second_think
+        )
         self.min_delta = -1.0 if min_delta is None else min_delta
         others = {"min_p": args.min_p, "repetition_penalty": args.repetition_penalty != 1.0}
         left_out = [name for name, value in {**others, **(args.generation_kwargs or {})}.items() if value]
@@ -143,7 +141,7 @@ class StopWhenReflecting(StopAtAccuracy):
 
     def _complete_share(self, model: PreTrainedModel) -> float:
         """The share of complete responses; 0 while second answers are not good enough."""
-        self.learnt = learnt(model, **self.sampled)
+        self.learnt = self._sample(model)
         return self.learnt.complete if self.learnt.delta >= self.min_delta else 0.0
 
     def on_train_end(

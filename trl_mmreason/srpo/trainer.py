@@ -61,10 +61,7 @@ class SRPOTrainer(GroupGRPOTrainer):
             brevity_coef=args.brevity_coef,
             missing_second_is_wrong=args.missing_second_is_wrong,
             chat_template_kwargs=args.chat_template_kwargs,
-            target_ratio=args.target_ratio,
-            max_ratio=args.max_ratio,
-            target_response_tokens=args.target_response_tokens,
-            max_response_tokens=args.max_response_tokens,
+            **args.lengths,
         )
         own = self.rewards.functions if args.reflection_reward else self.rewards.task_functions
         super().__init__(

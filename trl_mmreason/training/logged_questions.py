@@ -106,12 +106,8 @@ def read_questions(output_dir: str | Path, step: int) -> list[LoggedQuestion]:
     file = _table(output_dir, step)
     if not file.exists():
         return []
-    return [_question(row, file.parent) for row in pq.read_table(file).to_pylist()]
-
-
-def _question(row: dict[str, Any], folder: Path) -> LoggedQuestion:
-    names = row.pop("pictures")
-    return LoggedQuestion(**row, images=[folder / name for name in names])
+    rows = pq.read_table(file).to_pylist()
+    return [LoggedQuestion(images=[file.parent / name for name in row.pop("pictures")], **row) for row in rows]
 
 
 def _is_conversation(value: Any) -> bool:

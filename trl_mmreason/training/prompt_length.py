@@ -78,9 +78,7 @@ def leave_out_unreadable(name: str, args: Any, kwargs: dict[str, Any], system_pr
         )
 
 
-def without_overlong_prompts(
-    rows: Any, processing_class: Any, max_tokens: int | None, *, name: str, **prompting: Any
-) -> Any:
+def without_overlong_prompts(rows: Any, processing_class: Any, max_tokens: int, *, name: str, **prompting: Any) -> Any:
     """Return the rows whose prompt has at most `max_tokens` tokens, and warn about the others.
 
     Nothing is ever truncated: half an image would be lost, or the end of a question. The rows of a stream are measured
@@ -90,16 +88,14 @@ def without_overlong_prompts(
         rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; rows without prompts, which environments
             bring, come back as they are, and so does anything else, for TRL to refuse.
         processing_class: the policy's processor or tokenizer.
-        max_tokens: token limit of a prompt; `None` keeps every row.
+        max_tokens: token limit of a prompt.
         name: name of the trainer, for messages.
         **prompting: arguments of `prompt_length`.
 
     Raises:
         ValueError: every prompt is too long.
     """
-    if max_tokens is None or not isinstance(rows, Dataset | IterableDataset):
-        return rows
-    if "prompt" not in (rows.column_names or ["prompt"]):
+    if not isinstance(rows, Dataset | IterableDataset) or "prompt" not in (rows.column_names or ["prompt"]):
         return rows
     if isinstance(rows, IterableDataset):
         return rows.filter(lambda row: prompt_length(row, processing_class, **prompting) <= max_tokens)

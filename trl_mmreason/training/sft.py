@@ -123,8 +123,8 @@ class CompletionSFTTrainer(
         super().__init__(
             model,
             args=args,
-            train_dataset=_each(name, train_dataset, prepare),
-            eval_dataset=_each(name, eval_dataset, prepare),
+            train_dataset=prepare_each(name, train_dataset, prepare),
+            eval_dataset=prepare_each(name, eval_dataset, prepare),
             processing_class=processing_class,
             **kwargs,
         )
@@ -188,13 +188,13 @@ class CompletionSFTTrainer(
 
     def _all_prepared(self, datasets: Any) -> Any:
         prepare = partial(self.prepare_rows, args=self.args, processing_class=self.processing_class)
-        return _each(type(self).__name__, datasets, prepare)
+        return prepare_each(type(self).__name__, datasets, prepare)
 
 
-def _each(name: str, dataset: Any, prepare: Callable[[Any], Any]) -> Any:
+def prepare_each(name: str, dataset: Any, prepare: Callable[[Any], Any]) -> Any:
     """Prepare a data set or each of a mapping; `None` and names pass unchanged."""
     if isinstance(dataset, Mapping):
-        return {role: _each(name, rows, prepare) for role, rows in dataset.items()}
+        return {role: prepare_each(name, rows, prepare) for role, rows in dataset.items()}
     if dataset is None or isinstance(dataset, str):
         return dataset
     if hasattr(dataset, "__len__") and not len(dataset):

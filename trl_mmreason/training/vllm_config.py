@@ -56,8 +56,6 @@ class RolloutConfig(GRPOConfig):
                 f"{name}: max_completion_length={self.max_completion_length}, expected the token limit of an answer, "
                 "an integer ≥ 1."
             )
-        if self.max_prompt_length is not None and self.max_prompt_length < 1:
-            raise ValueError(f"{name}: max_prompt_length={self.max_prompt_length}, expected 1 or more.")
         if self.remove_unused_columns:
             raise ValueError(f"{name}: remove_unused_columns=True removes images and answers; leave it False.")
         if self.vllm_importance_sampling_mode is None:
