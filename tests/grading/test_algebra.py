@@ -50,6 +50,8 @@ SAME = [
     # sums, products, integrals, limits, derivatives
     (r"\sum_{n=1}^{10} n", "55"),
     (r"\sum_{i=1}^{4} i^{2}", "30"),
+    (r"\sum_{n=1}^{4} n i^{2}", "-10"),
+    (r"\sinh^{-1} 0 + \binom{3}{1}", "3"),
     (r"\sum_{n=1}^{10} n + 1", "56"),
     (r"\sum_{n=1}^{\infty} \frac{1}{n^{2}}", r"\frac{\pi^{2}}{6}"),
     (r"\sum_{n=0}^{\infty} \frac{1}{2^{n}}", "2"),

@@ -180,7 +180,7 @@ def test_what_cannot_be_evaluated_is_a_case_for_algebra():
         same_answer(r"\sum_{k=1}^{4} k", "10")
     oracle = Oracle()
     assert same_answer(r"\sum_{k=1}^{4} 2\pi k", "1,000 * π", algebra=oracle)
-    assert oracle.asked == (r"\sum_{k=1}^{4} 2\pi  k", r"1000 \cdot  \pi ", 1e-6)
+    assert oracle.asked == (r"\sum_{k=1}^{4} 2π k", "1,000 * π", 1e-6)
     assert same_answer(r"y = \int_0^x t dt", "2y = x^2", algebra=oracle)
     assert oracle.asked == (r"(y)-(\int_0^x t dt)", "(2y)-(x^{2})".replace("{2}", "2"))
     assert same_answer(r"\binom{5}{2}\text{ m}", "1000 cm", algebra=oracle)

@@ -44,6 +44,7 @@ from trl_mmreason.grading.numeric import numeric_ratio, numerically_equal, value
         (r"\log 1000", 3),
         (r"\sin 30°", 0.5),
         (r"\tan^{-1} 1", math.pi / 4),
+        (r"\sinh^{-1} 2", math.asinh(2)),
         (r"\sin^2 1 + \cos^2 1", 1),
         ("2e", 2 * math.e),
         ("12π", 12 * math.pi),

@@ -52,7 +52,7 @@ def equal(answer: str, gold: str, *, relative_tolerance: float) -> bool:
     are compared entry by entry.
 
     Args:
-        answer, gold: LaTeX without delimiters, text, units and percent signs.
+        answer, gold: LaTeX or its canonical form, without delimiters, text, units and percent signs.
 
     Raises:
         Unreadable: one of them cannot be read or, as `Undefined`, has no value.

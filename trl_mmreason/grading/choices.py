@@ -57,7 +57,8 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
         known = choices[label]
         agrees = not rest or _REASON.match(rest) or (same(rest, known) if known else not _HEDGED.search(rest))
         return frozenset(label) if agrees else frozenset()
-    return _by_text(answer, choices, same)
+    matching = frozenset(label for label, text in choices.items() if text and same(answer, text))
+    return matching if len(matching) == 1 else None
 
 
 def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
@@ -91,11 +92,6 @@ def _readings(text: str, choices: Mapping[str, str]) -> Iterator[tuple[str, str]
 _HEDGED = re.compile(
     r"(?:^|[\s,;(/]|\b(?:or|and)\s)\(?[A-J]\)?[.)]*$|^(?:or\b|或)|\b(?:not|wrong|maybe|incorrect)\b", re.I
 )
-
-
-def _by_text(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str] | None:
-    matching = frozenset(label for label, text in choices.items() if text and same(answer, text))
-    return matching if len(matching) == 1 else None
 
 
 def _letters(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 
 from .choices import chosen, implied_choices, names_a_choice
 from .equivalence import Algebra, same_answer
-from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, normalise
+from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, balanced, normalise
 from .numeric import MAX_BITS, value_of
 
 
@@ -78,6 +78,8 @@ _NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA",
 _EMPTY_ARGUMENT = re.compile(
     r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
 )
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_BRACE = re.compile("[{}]")
 _LONGEST_ANSWER = 60
 _SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
 _DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
@@ -94,7 +96,7 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
     text = str(gold).strip()
     if not text or text in _NOT_GIVEN:
         return "it is empty" if not text else f"it is {text!r}"
-    if not _braces_close(text):
+    if not balanced("".join(_BRACE.findall(_ESCAPE.sub("", text)))):
         return "its braces are not balanced"
     try:
         canonical = normalise(text)
@@ -120,12 +122,3 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
 @lru_cache(maxsize=4096)
 def _is_a_choice(gold: str, choices: tuple[tuple[str, str], ...]) -> bool:
     return names_a_choice(gold, dict(choices), same_answer)
-
-
-def _braces_close(text: str) -> bool:
-    depth = 0
-    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if depth < 0:
-            return False
-    return depth == 0

@@ -48,11 +48,9 @@ def _equation(text: str) -> Equation | None:
 
 def _same_name(left: str, right: str) -> bool:
     """Whether two names may mean the same unknown: `x` and `x_1` may, `x_1` and `x_2` do not."""
-    bases = {
-        left.partition("_")[0] if "_" not in right else left,
-        right.partition("_")[0] if "_" not in left else right,
-    }
-    return bool(left and right) and len(bases) == 1
+    if "_" not in left or "_" not in right:
+        left, right = left.partition("_")[0], right.partition("_")[0]
+    return bool(left and right) and left == right
 
 
 def _defines(side: str) -> bool:
@@ -169,6 +167,5 @@ def compare_dates(answer: str, gold: str) -> bool | None:
     """Compare dates such as `1/2/2020` part by part; `None` if the gold is not a date."""
     if not _DATE.fullmatch(gold):
         return None
-    return [int(part) for part in re.findall(r"\d+", gold)] == [
-        int(part) for part in re.findall(r"\d+", answer)
-    ] and bool(_DATE.fullmatch(answer))
+    left, right = ([int(part) for part in re.findall(r"\d+", text)] for text in (answer, gold))
+    return left == right and bool(_DATE.fullmatch(answer))

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from . import equations, listings, numeric, regions
-from .expressions import THOUSANDS, read
+from .expressions import read
 from .notation import (
     NUMBER_WORDS,
     NeedsAlgebra,
@@ -160,15 +160,8 @@ def _undressed(text: str) -> str:
         text = text[:-1].rstrip()
     text = text.rstrip(",;:").rstrip()
     inner = bracketed(text)
-    if (
-        inner
-        and inner[0] in "({"
-        and inner[1]
-        and inner[2] in ")}"
-        and len(listings.entries(inner[1], bare=False)) == 1
-    ):
-        return _undressed(inner[1])
-    return text
+    plain = inner and inner[0] in "({" and inner[2] in ")}" and inner[1]
+    return _undressed(plain) if plain and len(listings.entries(plain, bare=False)) == 1 else text
 
 
 _ABOUT = re.compile("≈")
@@ -272,14 +265,15 @@ def _values(
     """Compare two expressions by evaluation, by algebra, or as words where they are not mathematics."""
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
-        return numeric.numerically_equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
+        value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
+        return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
         return bool(words(gold)) and _same_words(answer, gold)
     except NeedsAlgebra:
         if terms.algebra is None:
             raise
     try:
-        left, right = (_in_base_units(to_latex(text), u) for text, u in ((answer, unit), (gold, gold_unit)))
+        left, right = (_in_base_units(text, u) for text, u in ((answer, unit), (gold, gold_unit)))
         return terms.algebra.equal(left, right, relative_tolerance=1e-2 if terms.lenient else 1e-6)
     except Unreadable:
         return False
@@ -294,30 +288,13 @@ def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
         if terms.algebra is None:
             raise
     try:
-        return terms.algebra.ratio(to_latex(answer), to_latex(gold))
+        return terms.algebra.ratio(answer, gold)
     except Unreadable:
         return None
 
 
-def _digits(text: str) -> str:
-    return NUMBER_WORDS.get(text.lower(), text)
-
-
-def _in_base_units(latex: str, unit: MeasurementUnit) -> str:
+def _in_base_units(text: str, unit: MeasurementUnit) -> str:
     if unit.factor == 1 and not unit.offset:
-        return latex
+        return text
     factor, offset = (f"\\frac{{{part.numerator}}}{{{part.denominator}}}" for part in (unit.factor, unit.offset))
-    return f"({latex}) \\cdot {factor} + {offset}"
-
-
-def _plain_number(match: re.Match[str]) -> str:
-    return re.sub("[ ,]", "", match.group())
-
-
-_TO_LATEX = {"π": "\\pi ", "∞": "\\infty ", "*": "\\cdot ", "°": "^{\\circ}", "∈": "\\in ", "±": "\\pm "}
-
-
-def to_latex(text: str) -> str:
-    """Convert an expression to LaTeX for the parser of computer algebra."""
-    text = re.sub(r"\^(\d{2,})", r"^{\1}", re.sub(rf"(?<![\d(,]){THOUSANDS}", _plain_number, text))
-    return "".join(_TO_LATEX.get(character, character) for character in text)
+    return f"({text}) \\cdot {factor} + {offset}"

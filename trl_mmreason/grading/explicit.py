@@ -1,402 +1,297 @@
 r"""Rewrite LaTeX without ambiguity: a sign in every product, brackets around arguments, fractions for decimals.
 
-Only what is known here gets through: digits, operators, single letters and some fifty commands. Variables are renamed
-to plain single letters, so that no name can mean anything to whatever parses the result.
+The grammar is that of `expressions.py`, extended by sums, integrals, limits, derivatives, matrices and the like. Only
+what is known here gets through: what is written is made of nodes, and variables are renamed to plain single letters, so
+that no name can mean anything to whatever parses the result.
 """
 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
+from collections.abc import Callable
+from typing import Any
 
+from .expressions import ENDS, FUNCTIONS, ONE, THOUSANDS, Node, Parser
 from .notation import MARKS, Refused, Unreadable
 
 _TOKEN = re.compile(
-    r"(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<command>\\[A-Za-z]+|\\\\)"
-    r"|(?P<word>[A-Za-zΑ-Ωα-ω]+)|(?P<mark>[-+*/^_!|()\[\]{}&,'=°\u0302-\u0308\u0335])"
+    rf"(?P<number>(?:(?:(?<![\d(,]){THOUSANDS}|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<command>\\(?:begin|end)\s*\{\s*[a-z]+\s*\}|\\[A-Za-z]+|\\\\)"
+    r"|(?P<side>\^\s*(?:[+-]|\{\s*[+-]\s*\})(?=\s*\}))|(?P<word>π|[^\W\d_π]+)|(?P<symbol>\S)"
 )
 _DEGREE = re.compile(r"\^\s*(?:\\circ|\\degree|°|\{\s*(?:\\circ|\\degree|°)\s*\})")
-_MAX_EXPONENT = 400
+_MAX_DIGITS = 400
 # Not d (of integrals), e, i, I, E (constants) and T (transposed).
 _LETTERS = "xyzabcfghjklmnopqrstuvwABCDFGHJKLMNOPQRSUVWXYZ"
-_FUNCTIONS = {
-    **{name: name for name in "sin cos tan csc sec cot sinh cosh tanh log ln exp".split()},
-    **{name: name for name in "arcsin arccos arctan arccsc arcsec arccot arcsinh arccosh arctanh".split()},
-    **{"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log"},
-    **{"arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh"},
-}
+_ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log"}
+_ALIASES |= {"arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh"}
 _OF_SEVERAL = frozenset("gcd lcm max min".split())
 _MATRICES = {"matrix": "bmatrix", "pmatrix": "bmatrix", "bmatrix": "bmatrix", "vmatrix": "vmatrix"}
-_OPERATORS = {"*": "*", "\\cdot": "*", "\\times": "*", "/": "/", "\\div": "/"}
-_CLOSING = {"(": ")", "[": "]", "{": "}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
-_FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
-_BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
-_CONSTANTS = ("\\pi", "\\infty")
-_NAMED = frozenset(f"\\{name}" for name in (*_FUNCTIONS, *_OF_SEVERAL))
-_STARTS = {*_NAMED, *_CLOSING, *_FRACTIONS, *_BINOMIALS, *_CONSTANTS}
-_STARTS |= {f"\\{name}" for name in "sqrt sum prod int lim begin".split()}
+_SYNONYMS = {"\\cdot": "*", "\\times": "*", "\\div": "/", "\\pi": "π", "\\infty": "∞", "\\rightarrow": "\\to"}
+_SYNONYMS |= dict.fromkeys(("\\dfrac", "\\tfrac"), "\\frac") | dict.fromkeys(("\\dbinom", "\\tbinom"), "\\binom")
 
 
 def explicit(text: str, names: dict[str, str]) -> str:
     """Rewrite one expression.
 
     Args:
-        text: LaTeX without delimiters, text, units and percent signs.
+        text: LaTeX or its canonical form, without delimiters, text, units and percent signs.
         names: variable → letter; grows, so that several expressions may share it.
 
     Raises:
         Unreadable: it is not one expression made of what is known here.
         Refused: a number has more than 400 digits.
     """
-    rewriter = _Rewriter(_tokens(text), names)
-    result = rewriter.sum()
-    rewriter.expect("")
+    tokens: list[tuple[str | None, str]] = []
+    for match in _TOKEN.finditer(_DEGREE.sub("°", text)):
+        kind, token = match.lastgroup, _SYNONYMS.get(match[0], match[0])
+        if token in _Parser.known:
+            tokens.append(("command", f"\\{token}"))
+        elif kind == "word" or token in ("π", "∞"):
+            tokens += [("word", letter) for letter in _letters(token)]
+        else:
+            tokens.append((kind, token))
+    return _latex(_Parser(tokens).whole(), names)
+
+
+def _letters(word: str) -> str:
+    """The variables of a product; more than three letters are a word, unless they end in differentials."""
+    if len(word) > 3 and re.fullmatch(r"\w{0,3}(?:d[a-z]){1,3}", word) is None:
+        raise Unreadable(f"{word!r} is a word")
+    return word
+
+
+class _Parser(Parser):
+    """The grammar for computer algebra."""
+
+    known = FUNCTIONS | _ALIASES.keys() | {"arccsc", "arcsec", "arccot"} | _OF_SEVERAL
+    ends = ENDS | frozenset(("&", "\\\\", "\\to", "\\rfloor", "\\rceil"))
+    postfixes = {"!": "factorial", "°": "degrees"}
+
+    def __init__(self, tokens: list[tuple[str | None, str]]) -> None:
+        super().__init__(tokens)
+        # The variable of each integral that is being read, once it has come.
+        self.variables: list[str] = []
+        self.behind_differential = -1  # a position, where a product ends
+        texts = [token for _, token in tokens]
+        self.counts_with_i = any(texts[k : k + 3] == ["{", "i", "="] for k in range(len(texts)))
+
+    def undecided(self, what: str) -> None:
+        """Computer algebra decides it."""
+
+    def continues(self) -> bool:
+        ended = self.kind() == "side" or self.peek().startswith("\\end") or self.position == self.behind_differential
+        return not ended and super().continues()
+
+    def exponent(self) -> Node:
+        negative = self.sign()
+        node = self.atom()
+        if self.peek() == "^":
+            raise Unreadable("two exponents")
+        return ("minus", node) if negative else node
+
+    def number(self) -> Node:
+        if len(self.peek()) > _MAX_DIGITS:
+            raise Refused(f"a number of more than {_MAX_DIGITS} digits")
+        return super().number()
+
+    def at_function(self) -> bool:
+        return super().at_function() or (bool(self.variables) and self.peek() == "d")
+
+    def word(self) -> Node:
+        token, following = self.peek(), self.peek(1)
+        if self.variables and not self.variables[-1] and token == "d" and following.isalpha():
+            self.take()
+            self.variables[-1] = self.variable()
+            self.behind_differential = self.position
+            return ONE
+        if token in ("e", "i") and following in MARKS | {"_", "'"} or token == "i" and self.counts_with_i:
+            return ("symbol", self.variable())
+        return super().word()
+
+    def variable(self) -> str:
+        if not self.peek().isalpha():
+            raise Unreadable(f"{self.peek()} is no variable")
+        return super().variable().replace("\\", "")
+
+    def command(self) -> Node:
+        name = self.peek()[1:]
+        if name.startswith("begin"):
+            return self.matrix(self.take())
+        if name in self.known:
+            return super().command()
+        command = self.take()
+        if name in ("sum", "prod"):
+            return self.series(command)
+        if name in ("lfloor", "lceil"):
+            return (command, self.group(f"\\r{name[1:]}"))
+        if name == "binom":
+            return ("binomial", self.argument(), self.argument())
+        if read := {"int": self.integral, "lim": self.limit, "frac": self.fraction}.get(name):
+            return read()
+        raise Unreadable(f"{command} is not known here")
+
+    def function(self, name: str) -> Node:
+        if name not in _OF_SEVERAL:
+            return super().function(name)
+        self.take("(")
+        arguments = self.entries(",")
+        self.take(")")
+        return ("several", name, arguments)
+
+    def fraction(self) -> Node:
+        ahead = [self.peek(k) for k in range(6)]
+        if ahead[:5] == ["{", "d", "}", "{", "d"] and ahead[5].isalpha():
+            self.position += 5
+            variable = self.variable()
+            self.take("}")
+            return ("derivative", ("symbol", variable), self.product())
+        of_differential = ahead[:2] == ["{", "d"] and ahead[2] != "}" and not self.variables
+        upper = self.argument()
+        if of_differential and self.peek() == "{" and self.peek(1) == "d" and self.peek(2) != "}":
+            raise Unreadable("a derivative of what is not given")
+        return ("product", [upper, ("inverse", self.argument())])
+
+    def series(self, command: str) -> Node:
+        bounds = self.bounds(self.first)
+        if not bounds:
+            raise Unreadable(f"{command} without its bounds")
+        return (command, *bounds["_"], bounds["^"], self.product())
+
+    def first(self) -> tuple[Node, Node]:
+        """Read `{n=1}`."""
+        self.take("{")
+        variable = self.variable()
+        self.take("=")
+        return ("symbol", variable), self.group("}")
+
+    def bounds(self, lower: Callable[[], Any]) -> dict[str, Any]:
+        bounds: dict[str, Any] = {}
+        while self.peek() in ("_", "^") and self.peek() not in bounds:
+            side = self.take()
+            bounds[side] = lower() if side == "_" else self.argument()
+        if len(bounds) == 1:
+            raise Unreadable("one bound without the other")
+        return bounds
+
+    def integral(self) -> Node:
+        bounds = self.bounds(self.argument)
+        self.variables.append("")
+        terms = [self.product()]
+        while not self.variables[-1] and self.peek() in ("+", "-"):
+            terms.append(self.product())
+        self.behind_differential = -1
+        variable = ("symbol", self.variables.pop())
+        if not variable[1]:
+            raise Unreadable("an integral without its variable")
+        inside = ("sum", terms)
+        return ("definite", bounds["_"], bounds["^"], inside, variable) if bounds else ("integral", inside, variable)
+
+    def limit(self) -> Node:
+        self.take("_")
+        self.take("{")
+        variable = self.variable()
+        self.take("\\to")
+        target = self.sum()
+        side = f"limit{self.take().strip('^{ }')}" if self.kind() == "side" else "limit"
+        self.take("}")
+        return (side, ("symbol", variable), target, self.product())
+
+    def matrix(self, begin: str) -> Node:
+        name = begin[6:].strip("{ }")
+        if name not in _MATRICES:
+            raise Unreadable(f"{name} is not known here")
+        rows = [self.entries("&")]
+        while self.skip("\\\\") and not self.peek().startswith("\\end"):
+            rows.append(self.entries("&"))
+        if self.take()[4:].strip("{ }") != name:
+            raise Unreadable(f"a {name} without its end")
+        return ("matrix", _MATRICES[name], rows)
+
+    def entries(self, separator: str) -> list[Node]:
+        entries = [self.sum()]
+        while self.skip(separator):
+            entries.append(self.sum())
+        return entries
+
+
+_FRACTION = r"\frac{{{}}}{{{}}}"
+# Every place has brackets around it, as a sum may be written there.
+_TEMPLATES = {
+    "i": "(I)",
+    "e": "e",
+    "pi": "\\pi ",
+    "infinity": "\\infty ",
+    "abs": r"\lvert {} \rvert ",
+    "\\lfloor": r"\lfloor {} \rfloor",
+    "\\lceil": r"\lceil {} \rceil",
+    "factorial": "(({})!)",
+    "degrees": r"(({}) \cdot \frac{{\pi }}{{180}})",
+    "root": r"\sqrt[{1}]{{{0}}}",
+    "binomial": r"\binom{{{}}}{{{}}}",
+    "derivative": r"(\frac{{d}}{{d {}}} ({}))",
+    "\\sum": r"(\sum_{{{}={}}}^{{{}}} ({}))",
+    "\\prod": r"(\prod_{{{}={}}}^{{{}}} ({}))",
+    "integral": r"(\int ({}) d {})",
+    "definite": r"(\int_{{{}}}^{{{}}} ({}) d {})",
+    "limit": r"(\lim_{{{} \to ({})}} ({}))",
+    "limit+": r"(\lim_{{{} \to ({})^{{+}}}} ({}))",
+    "limit-": r"(\lim_{{{} \to ({})^{{-}}}} ({}))",
+}
+
+
+def _latex(node: Node, names: dict[str, str]) -> str:
+    """Write a node; sums, products and powers without brackets around them."""
+    kind, *parts = node
+    if kind == "number":
+        return str(parts[0]) if parts[0].denominator == 1 else _FRACTION.format(*parts[0].as_integer_ratio())
+    if kind == "symbol":
+        return _renamed(parts[0], names)
+    if kind == "minus":
+        return f"-{_enclosed(parts[0], names, 'sum', 'minus')}"
+    if kind == "sum":
+        terms = [_enclosed(term, names, "sum") for term in parts[0]]
+        return "".join([terms[0], *(term if term.startswith("-") else f"+{term}" for term in terms[1:])])
+    if kind == "product":
+        return _product(parts[0], names)
+    if kind == "several":
+        return f"(\\{parts[0]} ({','.join(_latex(part, names) for part in parts[1])}))"
+    if kind == "matrix":
+        rows = " \\\\ ".join(" & ".join(_latex(entry, names) for entry in row) for row in parts[1])
+        return f"(\\begin{{{parts[0]}}}{rows}\\end{{{parts[0]}}})"
+    if kind == "power":
+        base = _enclosed(parts[0], names, "sum", "minus", "product", "power")
+        if parts[1] == ("symbol", "T") and "\\begin" in base:
+            return f"{base}^{{T}}"
+        return f"{base}^{{{_latex(parts[1], names)}}}"
+    written = [_latex(part, names) for part in parts]
+    if kind == "root" and written[1] == "2":
+        return f"\\sqrt{{{written[0]}}}"
+    if kind in _TEMPLATES:
+        return _TEMPLATES[kind].format(*written)
+    base = f"_{{{written[1]}}}" if len(written) == 2 else ""
+    return f"(\\{_ALIASES.get(kind, kind)}{base} ({written[0]}))"
+
+
+def _product(factors: list[Node], names: dict[str, str]) -> str:
+    result = _enclosed(factors[0], names, "sum", "minus")
+    for kind, *parts in factors[1:]:
+        if kind == "inverse":
+            result = _FRACTION.format(result, _latex(parts[0], names))
+        elif (kind, *parts) != ONE:  # which stands for the differential of an integral
+            result += f" \\cdot {_enclosed((kind, *parts), names, 'sum', 'minus', 'product')}"
     return result
 
 
-def _tokens(text: str) -> list[str]:
-    text = _DEGREE.sub("°", text)
-    tokens: list[str] = []
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise Unreadable(f"{text[position]!r} is not known")
-        position = match.end()
-        tokens += _word(match.group(), tokens[-2:]) if match.lastgroup == "word" else [match.group()]
-    return tokens
+def _enclosed(node: Node, names: dict[str, str], *kinds: str) -> str:
+    """Write a node, with brackets around it if it is of one of these kinds."""
+    text = _latex(node, names)
+    return f"({text})" if node[0] in kinds else text
 
 
-def _word(word: str, before: list[str]) -> list[str]:
-    """Handle a word: a function's name without its backslash, an environment, or a product of variables."""
-    if word in _FUNCTIONS or word in _OF_SEVERAL:
-        return [f"\\{word}"]
-    if before in (["\\begin", "{"], ["\\end", "{"]):
-        return [word]
-    if len(word) > 3 and re.fullmatch(r"\w{0,3}(?:d[a-z]){1,3}", word) is None:
-        raise Unreadable(f"{word!r} is a word")
-    return list(word)
-
-
-def _is_number(token: str) -> bool:
-    return token[:1].isdigit() or (token[:1] == "." and len(token) > 1)
-
-
-class _Rewriter:
-    """Recursive-descent parser; methods consume tokens and return LaTeX, from `power` down of one factor."""
-
-    def __init__(self, tokens: list[str], names: dict[str, str]) -> None:
-        self.tokens = tokens
-        self.names = names
-        self.position = 0
-        self.bars = 0
-        # The variable of each integral that is being read, once it has come.
-        self.variables: list[str] = []
-        self.counts_with_i = any(tokens[k : k + 3] == ["{", "i", "="] for k in range(len(tokens)))
-
-    def peek(self, ahead: int = 0) -> str:
-        position = self.position + ahead
-        return self.tokens[position] if position < len(self.tokens) else ""
-
-    def comes(self, *tokens: str) -> bool:
-        return tuple(self.tokens[self.position : self.position + len(tokens)]) == tokens
-
-    def take(self) -> str:
-        if not self.peek():
-            raise Unreadable("it ends too early")
-        self.position += 1
-        return self.tokens[self.position - 1]
-
-    def expect(self, *tokens: str) -> None:
-        for token in tokens:
-            if self.peek() != token:
-                raise Unreadable(f"expected {token or 'the end'}, came {self.peek() or 'the end'}")
-            self.position += 1
-
-    def skip(self, token: str) -> bool:
-        is_next = self.peek() == token
-        self.position += is_next
-        return is_next
-
-    def sum(self) -> str:
-        result = self.product()
-        while self.peek() in ("+", "-"):
-            result += self.term()
-        return result
-
-    def term(self) -> str:
-        product = self.product()
-        return product if product.startswith("-") else f"+{product}"
-
-    def product(self) -> str:
-        sign = self.sign()
-        if self.differential():
-            return f"{sign}1"
-        result = self.power()
-        while self.peek() in _OPERATORS or self.starts_factor():
-            operator = _OPERATORS.get(self.peek())
-            if operator:
-                self.take()
-            elif _is_number(self.peek()) and _is_number(self.peek(-1)):
-                raise Unreadable("two numbers stand side by side")
-            if self.differential():
-                break
-            factor = f"(-{self.power()})" if self.sign() else self.power()
-            result = f"\\frac{{{result}}}{{{factor}}}" if operator == "/" else f"{result} \\cdot {factor}"
-        return sign + result
-
-    def sign(self) -> str:
-        negative = False
-        while self.peek() in ("+", "-"):
-            negative ^= self.take() == "-"
-        return "-" if negative else ""
-
-    def starts_factor(self) -> bool:
-        token = self.peek()
-        return _is_number(token) or token.isalpha() or token in _STARTS or (token == "|" and not self.bars)
-
-    def differential(self) -> bool:
-        """Consume the `dx` of the innermost integral if it is next."""
-        if not self.variables or self.variables[-1] or self.peek() != "d" or not self.peek(1).isalpha():
-            return False
-        self.take()
-        self.variables[-1] = self.variable()
-        return True
-
-    def power(self) -> str:
-        base = self.postfix(self.atom())
-        if "\\begin" in base and (self.comes("^", "T") or self.comes("^", "{", "T", "}")):
-            self.take()
-            self.position += 1 if self.peek() == "T" else 3
-            return f"{base}^{{T}}"
-        if self.peek() != "^" or self.one_sided():
-            return base
-        self.take()
-        sign = self.sign()
-        exponent = sign + (self.take() if self.peek().isdigit() else self.argument())
-        if self.peek() == "^":
-            raise Unreadable("two exponents")
-        return self.postfix(f"{base}^{{{exponent}}}")
-
-    def one_sided(self) -> bool:
-        """Whether a limit's `^+` is next."""
-        return any(self.comes("^", sign, "}") or self.comes("^", "{", sign, "}") for sign in "+-")
-
-    def postfix(self, factor: str) -> str:
-        while self.peek() in ("!", "°"):
-            factor = f"(({factor})!)" if self.take() == "!" else f"({factor} \\cdot \\frac{{\\pi }}{{180}})"
-        return factor
-
-    def argument(self) -> str:
-        r"""Read the argument of `\frac`, `\sqrt` or `_`: a group, or one character as in `\frac12`."""
-        if self.skip("{"):
-            bars, self.bars = self.bars, 0
-            result = self.sum()
-            self.bars = bars
-            self.expect("}")
-            return result
-        token = self.peek()
-        if token.isdigit():
-            self.tokens[self.position : self.position + 1] = list(token)
-            return self.take()
-        return self.atom()
-
-    def atom(self) -> str:
-        token = self.peek()
-        if _is_number(token):
-            return self.number()
-        if token.isalpha():
-            return self.letter()
-        if token in _CLOSING:
-            return self.group()
-        if token == "|":
-            return self.absolute()
-        self.take()
-        if token in _CONSTANTS:
-            return f"{token} "
-        if token in _NAMED:
-            return self.several(token) if token[1:] in _OF_SEVERAL else self.function(_FUNCTIONS[token[1:]])
-        if token in ("\\sum", "\\prod"):
-            return self.series(token)
-        if token in _BINOMIALS:
-            return f"\\binom{{{self.argument()}}}{{{self.argument()}}}"
-        rest = {"\\sqrt": self.root, "\\int": self.integral, "\\lim": self.limit, "\\begin": self.matrix}
-        if read := rest.get(token, self.fraction if token in _FRACTIONS else None):
-            return read()
-        raise Unreadable(f"{token} is not known here")
-
-    def number(self) -> str:
-        token = self.take()
-        mantissa, _, exponent = token.lower().partition("e")
-        if abs(int(exponent or 0)) > _MAX_EXPONENT or len(mantissa) > _MAX_EXPONENT:
-            raise Refused(f"a number of more than {_MAX_EXPONENT} digits")
-        value = Fraction(token)
-        upper, lower = self.peek(2), self.peek(5)
-        if token.isdigit() and self.peek() in _FRACTIONS and upper.isdigit() and lower.isdigit() and int(lower):
-            self.take()  # a mixed number
-            self.expect("{", upper, "}", "{", lower, "}")
-            value += Fraction(int(upper), int(lower))
-        return str(value) if value.denominator == 1 else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
-
-    def letter(self) -> str:
-        if self.peek() == "π":
-            self.take()
-            return "\\pi "
-        if self.peek(1) not in MARKS | {"_", "'"}:
-            if self.peek() == "e":
-                return self.take()
-            if self.peek() == "i" and not self.counts_with_i:
-                self.take()
-                return "I"
-        return self.variable()
-
-    def variable(self) -> str:
-        """Read a letter with its index and primes, and return its new name."""
-        name = self.take()
-        if not name.isalpha():
-            raise Unreadable(f"{name} is no variable")
-        while self.peek() in MARKS:
-            name += self.take()
-        if self.skip("_"):
-            index = [self.take()]
-            if index == ["{"]:
-                while self.peek() != "}":
-                    index.append(self.take())
-                self.take()
-            name += "_" + "".join(index).strip("{").replace("\\", "")
-        while self.skip("'"):
-            name += "'"
-        if name not in self.names:
-            if len(self.names) == len(_LETTERS):
-                raise Unreadable("too many variables")
-            self.names[name] = _LETTERS[len(self.names)]
-        return self.names[name]
-
-    def group(self) -> str:
-        opening = self.take()
-        bars, self.bars = self.bars, 0
-        inside = self.sum()
-        self.bars = bars
-        self.expect(_CLOSING[opening])
-        return f"{opening} {inside} {_CLOSING[opening]}" if opening[0] == "\\" else f"({inside})"
-
-    def absolute(self) -> str:
-        self.take()
-        self.bars += 1
-        inside = self.sum()
-        self.bars -= 1
-        self.expect("|")
-        return f"\\lvert {inside} \\rvert "
-
-    def fraction(self) -> str:
-        if self.comes("{", "d", "}", "{", "d") and self.peek(5).isalpha():
-            self.position += 5
-            variable = self.variable()
-            self.expect("}")
-            return f"(\\frac{{d}}{{d {variable}}} ({self.product()}))"
-        of_differential = self.comes("{", "d") and self.peek(2) != "}" and not self.variables
-        upper = self.argument()
-        if of_differential and self.comes("{", "d") and self.peek(2) != "}":
-            raise Unreadable("a derivative of what is not given")
-        return f"\\frac{{{upper}}}{{{self.argument()}}}"
-
-    def root(self) -> str:
-        degree = ""
-        if self.skip("["):
-            degree = f"[{self.sum()}]"
-            self.expect("]")
-        return f"\\sqrt{degree}{{{self.argument()}}}"
-
-    def function(self, name: str) -> str:
-        base = f"_{{{self.argument()}}}" if self.skip("_") else ""
-        exponent = ""
-        if self.skip("^"):
-            exponent = self.sign() + self.argument()
-        if exponent == "-1" and f"arc{name}" in _FUNCTIONS:
-            name, exponent = f"arc{name}", ""
-        if self.peek() in ("(", "[", "{"):
-            inside = self.group()[1:-1]
-        elif self.peek() == "|":
-            inside = self.absolute()
-        else:  # `\sin 2x` takes the whole product, but stops before an operator and before the next function
-            inside = self.power()
-            while self.starts_factor() and self.peek() not in _NAMED and not (self.variables and self.peek() == "d"):
-                inside += f" \\cdot {self.power()}"
-        applied = f"(\\{name}{base} ({inside}))"
-        return f"{applied}^{{{exponent}}}" if exponent else applied
-
-    def several(self, command: str) -> str:
-        self.expect("(")
-        arguments = [self.sum()]
-        while self.skip(","):
-            arguments.append(self.sum())
-        self.expect(")")
-        return f"({command} ({','.join(arguments)}))"
-
-    def series(self, command: str) -> str:
-        bounds = {}
-        for _ in range(2):
-            side = self.take()
-            if side == "_":
-                self.expect("{")
-                variable = self.variable()
-                self.expect("=")
-                bounds["_"] = f"{{{variable}={self.sum()}}}"
-                self.expect("}")
-            elif side == "^":
-                bounds["^"] = f"{{{self.argument()}}}"
-        if len(bounds) < 2:
-            raise Unreadable(f"{command} without its bounds")
-        return f"({command}_{bounds['_']}^{bounds['^']} ({self.product()}))"
-
-    def integral(self) -> str:
-        bounds = {}
-        while self.peek() in ("_", "^"):
-            side = self.take()
-            bounds[side] = f"{{{self.argument()}}}"
-        if len(bounds) == 1:
-            raise Unreadable("an integral with one bound")
-        limits = f"_{bounds['_']}^{bounds['^']}" if bounds else ""
-        self.variables.append("")
-        inside = self.product()
-        while not self.variables[-1] and self.peek() in ("+", "-"):
-            inside += self.term()
-        variable = self.variables.pop()
-        if not variable:
-            raise Unreadable("an integral without its variable")
-        return f"(\\int{limits} ({inside}) d {variable})"
-
-    def limit(self) -> str:
-        self.expect("_", "{")
-        variable = self.variable()
-        if self.take() not in ("\\to", "\\rightarrow"):
-            raise Unreadable("a limit without an arrow")
-        target = self.sum()
-        side = ""
-        if self.skip("^"):
-            side = "^{+}" if "+" in (self.peek(), self.peek(1)) else "^{-}"
-            self.position += 3 if self.peek() == "{" else 1
-        self.expect("}")
-        return f"(\\lim_{{{variable} \\to ({target}){side}}} ({self.product()}))"
-
-    def matrix(self) -> str:
-        self.expect("{")
-        name = self.take()
-        if name not in _MATRICES:
-            raise Unreadable(f"{name} is not known here")
-        self.expect("}")
-        rows = [self.row()]
-        while self.skip("\\\\") and self.peek() != "\\end":
-            rows.append(self.row())
-        self.expect("\\end", "{", name, "}")
-        inside = " \\\\ ".join(" & ".join(row) for row in rows)
-        return f"(\\begin{{{_MATRICES[name]}}}{inside}\\end{{{_MATRICES[name]}}})"
-
-    def row(self) -> list[str]:
-        entries = [self.sum()]
-        while self.skip("&"):
-            entries.append(self.sum())
-        return entries
+def _renamed(name: str, names: dict[str, str]) -> str:
+    if name not in names:
+        if len(names) == len(_LETTERS):
+            raise Unreadable("too many variables")
+        names[name] = _LETTERS[len(names)]
+    return names[name]

@@ -1,15 +1,16 @@
 """Parse and evaluate an expression: exactly for rational numbers, otherwise in floating point.
 
 A recursive descent over the canonical form of `notation.py`, fast and bounded enough for the caller's process;
-`explicit.py` reads more, for computer algebra in a worker. It knows numbers, letters as variables, `+ - * / ^ !`,
-roots, absolute values, percent, degrees and the elementary functions; what else there is (sums, integrals, matrices …)
-is for computer algebra. Nothing grows without bound: text, nesting, powers and factorials are refused early, so that it
+`explicit.py` extends its grammar by what is for computer algebra in a worker (sums, integrals, matrices …). It knows
+numbers, letters as variables, `+ - * / ^ !`, roots, absolute values, percent, degrees and the elementary functions.
+Nothing grows without bound: text, nesting, powers and factorials are refused early, so that it
 may run in the caller's process on hostile text.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from .notation import MARKS, MAX_DEPTH, NeedsAlgebra, Refused, Unreadable
 Node = tuple[Any, ...]
 """("number", Fraction) | ("symbol", name) | ("sum" | "product", [nodes]) | (operation or function, node, …)."""
 
+ONE: Node = ("number", Fraction(1))
 MAX_POSTFIXES = 5
 THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d])"
 _TOKEN = re.compile(
@@ -26,10 +28,14 @@ _TOKEN = re.compile(
     r"|(?P<command>\\[A-Za-z]+)|(?P<word>[^\W\d_]+)|(?P<symbol>\S)"
 )
 FUNCTIONS = frozenset(
-    ("sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh ln log lg exp sqrt cbrt abs").split()
+    (
+        "sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh arcsinh arccosh arctanh ln log lg "
+        "exp sqrt cbrt abs"
+    ).split()
 )
 _CONSTANTS = {"π": ("pi",), "pi": ("pi",), "e": ("e",), "i": ("i",), "∞": ("infinity",), "inf": ("infinity",)}
-_ENDS = frozenset("+-)]}|,=<>")
+ENDS = frozenset("+-)]}|,=<>")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
 _VOWELS = frozenset("aeiou")
 
 
@@ -59,19 +65,31 @@ def read(text: str, functions: frozenset[str] = frozenset()) -> Expression:
         NeedsAlgebra: it holds what only computer algebra understands.
         Refused: it is nested too deep, or its numbers are too large.
     """
-    parser = _Parser(text, functions)
-    node = parser.sum()
-    if parser.peek():
-        raise Unreadable(f"{parser.peek()!r} is out of place in {text[:40]!r}")
-    return Expression(node, frozenset(parser.symbols), "." in text, parser.imaginary)
+    # `no` is a word, `2ab` a product
+    in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
+    parser = Parser([(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)], functions, in_formula)
+    return Expression(parser.whole(), frozenset(parser.symbols), "." in text, parser.imaginary)
 
 
-class _Parser:
-    def __init__(self, text: str, functions: frozenset[str]) -> None:
+class Parser:
+    """Recursive descent: each method reads one rule of the grammar.
+
+    Args:
+        tokens: (kind, text), kinds as in `_TOKEN`.
+        functions: letters that name functions.
+        in_formula: whether two or three letters side by side are a product.
+    """
+
+    known = FUNCTIONS
+    ends = ENDS
+    postfixes: Mapping[str, str] = {"!": "factorial", "%": "percent", "°": "degrees"}
+
+    def __init__(
+        self, tokens: list[tuple[str | None, str]], functions: frozenset[str] = frozenset(), in_formula: bool = True
+    ) -> None:
         self.functions = functions
-        self.tokens = [(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)]
-        # `no` is a word, `2ab` a product
-        self.in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
+        self.tokens = tokens
+        self.in_formula = in_formula
         self.position = 0
         self.depth = 0
         self.bars = 0
@@ -93,6 +111,23 @@ class _Parser:
         self.position += 1
         return token
 
+    def whole(self) -> Node:
+        """Read all tokens as one expression."""
+        node = self.sum()
+        if self.peek():
+            raise Unreadable(f"{self.peek()!r} is out of place")
+        return node
+
+    def undecided(self, what: str) -> None:
+        """Give up at what floating point cannot decide."""
+        raise NeedsAlgebra(what)
+
+    def skip(self, token: str) -> bool:
+        """Take the token if it is next."""
+        is_next = self.peek() == token
+        self.position += is_next
+        return is_next
+
     def sum(self) -> Node:
         terms = [self.product()]
         while self.peek() in ("+", "-"):
@@ -102,11 +137,9 @@ class _Parser:
         return terms[0] if len(terms) == 1 else ("sum", terms)
 
     def product(self) -> Node:
-        negative = False
-        while self.peek() in ("+", "-"):
-            negative ^= self.take() == "-"
+        negative = self.sign()
         factors = [self.power()]
-        while True:
+        while self.continues():
             token = self.peek()
             if token in ("*", "/"):
                 self.take()
@@ -114,8 +147,6 @@ class _Parser:
                 factor = self.power()
                 factor = ("minus", factor) if sign else factor
                 factors.append(("inverse", factor) if token == "/" else factor)
-            elif not token or token in _ENDS and not (token == "|" and not self.bars):
-                break
             elif self.kind() == "number" and self.kind(-1) == "number":
                 raise Unreadable("two numbers stand side by side")
             else:
@@ -123,16 +154,27 @@ class _Parser:
         node = factors[0] if len(factors) == 1 else ("product", factors)
         return ("minus", node) if negative else node
 
+    def sign(self) -> bool:
+        """Whether the signs that are next make a minus."""
+        negative = False
+        while self.peek() in ("+", "-"):
+            negative ^= self.take() == "-"
+        return negative
+
+    def continues(self) -> bool:
+        """Whether the product has another factor."""
+        token = self.peek()
+        return bool(token) and (token not in self.ends or (token == "|" and not self.bars))
+
     def power(self) -> Node:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Refused(f"nested deeper than {MAX_DEPTH} levels")
         node = self.postfix(self.atom())
-        if self.peek() == "^":
-            self.take()
+        if self.skip("^"):
             exponent = self.exponent()
             if node[0] == "minus" and _has_symbol(exponent):
-                raise NeedsAlgebra("whether the exponent is whole")
+                self.undecided("whether the exponent is whole")
             node = self.postfix(("power", node, exponent))
         self.depth -= 1
         return node
@@ -144,9 +186,9 @@ class _Parser:
 
     def postfix(self, node: Node) -> Node:
         for _ in range(MAX_POSTFIXES):
-            if self.peek() not in ("!", "%", "°"):
+            if self.peek() not in self.postfixes:
                 return node
-            node = ({"!": "factorial", "%": "percent", "°": "degrees"}[self.take()], node)
+            node = (self.postfixes[self.take()], node)
         raise Refused(f"more than {MAX_POSTFIXES} signs after a number")
 
     def atom(self) -> Node:
@@ -157,15 +199,9 @@ class _Parser:
             return self.command()
         if kind == "word" or token == "∞":
             return self.word()
-        if token in ("(", "[", "{"):
-            self.take()
-            bars, self.bars = self.bars, 0
-            node = self.sum()
-            self.bars = bars
-            self.take({"(": ")", "[": "]", "{": "}"}[token])
-            return node
-        if token == "|":
-            self.take()
+        if token in _CLOSING:
+            return self.group(_CLOSING[self.take()])
+        if self.skip("|"):
             self.bars += 1
             node = self.sum()
             self.take("|")
@@ -173,11 +209,19 @@ class _Parser:
             return ("abs", node)
         raise Unreadable(f"{token!r} is not mathematics" if token else "it ends too early")
 
+    def group(self, closing: str) -> Node:
+        """Read the rest of a pair of brackets."""
+        bars, self.bars = self.bars, 0
+        node = self.sum()
+        self.bars = bars
+        self.take(closing)
+        return node
+
     def number(self) -> Node:
         token = self.take()
         value = _decimal(token)
         if token.isdigit() and self.peek(-2) != "^":
-            if self.peek() == "\\frac" and (part := self.plain_fraction(1)) is not None:
+            if self.peek() == "\\frac" and (part := self.plain_fraction()) is not None:
                 return ("number", value + part)
             if self.kind() == "number" and self.peek(1) == "/" and self.kind(2) == "number":
                 upper, _, lower = self.take(), self.take(), self.take()
@@ -193,17 +237,17 @@ class _Parser:
             value += Fraction(int(digits), (10 ** len(digits) - 1) * 10**places)
         return ("number", value)
 
-    def plain_fraction(self, ahead: int) -> Fraction | None:
+    def plain_fraction(self) -> Fraction | None:
         r"""Read a `\frac{1}{2}` of whole numbers if it is next, as in a mixed number."""
-        digits = self.peek(ahead)
+        digits = self.peek(1)
         if digits.isdigit() and len(digits) == 2 and digits[1] != "0":  # 3\frac12
-            self.position += ahead + 1
+            self.position += 2
             return Fraction(int(digits[0]), int(digits[1]))
-        shape = [self.peek(ahead + k) for k in range(6)]
+        shape = [self.peek(k) for k in range(1, 7)]
         if shape[::3] == ["{", "{"] and shape[2::3] == ["}", "}"] and shape[1].isdigit() and shape[4].isdigit():
             if not int(shape[4]):
                 raise Unreadable("a division by zero")
-            self.position += ahead + 6
+            self.position += 7
             return Fraction(int(shape[1]), int(shape[4]))
         return None
 
@@ -216,12 +260,11 @@ class _Parser:
             return ("product", [upper, ("inverse", lower)])
         if name == "sqrt":
             degree: Node = ("number", Fraction(2))
-            if self.peek() == "[":
-                self.take()
+            if self.skip("["):
                 degree = self.sum()
                 self.take("]")
             return ("root", self.argument(), degree)
-        if name in FUNCTIONS:
+        if name in self.known:
             return self.function(name)
         raise NeedsAlgebra(f"\\{name}")
 
@@ -241,33 +284,26 @@ class _Parser:
     def function(self, name: str) -> Node:
         if name in ("sqrt", "cbrt"):
             return ("root", self.argument(), ("number", Fraction(2 if name == "sqrt" else 3)))
-        base = self.subscript_value() if name == "log" and self.peek() == "_" else None
-        exponent = None
-        if self.peek() == "^":
-            self.take()
-            exponent = self.exponent()
+        base = self.argument() if name == "log" and self.skip("_") else None
+        exponent = self.exponent() if self.skip("^") else None
         if self.peek() in ("(", "[", "{", "|"):
             argument = self.atom()
         else:  # `\sin 2x` takes the whole product, but stops before the next function
             factors = [self.power()]
-            while self.peek() and self.peek() not in _ENDS | {"*", "/"} and not self.at_function():
+            while self.continues() and self.peek() not in ("*", "/", "|") and not self.at_function():
                 factors.append(self.power())
             argument = factors[0] if len(factors) == 1 else ("product", factors)
-        if exponent == ("minus", ("number", Fraction(1))) and name[:3] in ("sin", "cos", "tan"):
+        if exponent == ("minus", ONE) and f"arc{name}" in self.known:
             return (f"arc{name}", argument)
         node: Node = (name, argument) if base is None else ("log", argument, base)
         return node if exponent is None else ("power", node, exponent)
 
     def at_function(self) -> bool:
-        return self.peek().lstrip("\\") in FUNCTIONS
-
-    def subscript_value(self) -> Node:
-        self.take("_")
-        return self.argument()
+        return self.peek().lstrip("\\") in self.known
 
     def word(self) -> Node:
         token = self.peek()
-        if token in FUNCTIONS:
+        if token in self.known:
             return self.function(self.take())
         if token in _CONSTANTS:
             self.imaginary |= token == "i"
@@ -281,28 +317,27 @@ class _Parser:
             return self.word()
         if not (token.isascii() or "α" <= token.lower() <= "ω"):
             raise Unreadable(f"{token!r} is a word")
-        name = self.take()
-        while self.peek() in MARKS:
-            name += self.take()
-        if self.peek() == "_":
-            name += self.subscript()
-        while self.peek() == "'":
-            name += self.take()
+        name = self.variable()
         if name[0] in self.functions and self.peek() in ("(", "["):
             return ("apply", name, self.atom())
         self.symbols.add(name)
         return ("symbol", name)
 
-    def subscript(self) -> str:
-        self.take("_")
-        if self.peek() != "{":
-            return f"_{self.take()}"
-        self.take()
-        parts = []
-        while self.peek() != "}":
-            parts.append(self.take())
-        self.take()
-        return "_" + "".join(parts)
+    def variable(self) -> str:
+        """Read a letter with its marks, index and primes."""
+        name = self.take()
+        while self.peek() in MARKS:
+            name += self.take()
+        if self.skip("_"):
+            name += "_"
+            if self.skip("{"):
+                while not self.skip("}"):
+                    name += self.take()
+            else:
+                name += self.take()
+        while self.peek() == "'":
+            name += self.take()
+        return name
 
 
 def _has_symbol(node: Node) -> bool:

@@ -31,24 +31,7 @@ class NeedsAlgebra(Exception):
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
 _FRACTIONS = {
-    unicodedata.lookup(f"VULGAR FRACTION {name}"): f" {value} "
-    for name, value in [
-        ("ONE HALF", "1/2"),
-        ("ONE THIRD", "1/3"),
-        ("TWO THIRDS", "2/3"),
-        ("ONE QUARTER", "1/4"),
-        ("THREE QUARTERS", "3/4"),
-        ("ONE FIFTH", "1/5"),
-        ("TWO FIFTHS", "2/5"),
-        ("THREE FIFTHS", "3/5"),
-        ("FOUR FIFTHS", "4/5"),
-        ("ONE SIXTH", "1/6"),
-        ("FIVE SIXTHS", "5/6"),
-        ("ONE EIGHTH", "1/8"),
-        ("THREE EIGHTHS", "3/8"),
-        ("FIVE EIGHTHS", "5/8"),
-        ("SEVEN EIGHTHS", "7/8"),
-    ]
+    character: f" {unicodedata.normalize('NFKC', character).replace('⁄', '/')} " for character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 }
 _GREEK = {
     name: unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
@@ -62,39 +45,26 @@ _GREEK = {
 _CHARACTERS = str.maketrans(
     {
         **_FRACTIONS,
-        **dict.fromkeys("−–—‒﹣", "-"),
+        **dict.fromkeys("−–—‒", "-"),
         **dict.fromkeys("×·⋅∙∗✕", "*"),
         **dict.fromkeys("÷⁄∕", "/"),
         **dict.fromkeys("“”„〝〞", '"'),
         **dict.fromkeys("‘’‛′`", "'"),
         **dict.fromkeys("、﹐", ", "),
-        **dict.fromkeys("⩽≦", "<="),
-        **dict.fromkeys("⩾≧", ">="),
+        **dict.fromkeys("≤⩽≦", "<="),
+        **dict.fromkeys("≥⩾≧", ">="),
+        **dict.fromkeys("ħℏ", "h\u0335"),
+        **dict.fromkeys("˚º", "°"),
+        **dict(zip("≌〃∼⋃【】〈〉", "≅∥≈∪[]⟨⟩", strict=True)),
+        **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)},
         "∠": " angle ",
         "△": " triangle ",
-        **dict.fromkeys("ħℏ", "h\u0335"),
-        "≌": "≅",
-        "〃": "∥",
-        **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)},
-        "≤": "<=",
-        "≥": ">=",
         "≠": "!=",
         "√": "\\sqrt ",
         "∛": "\\sqrt[3] ",
-        "∼": "≈",
-        "⋃": "∪",
-        "˚": "°",
-        "º": "°",
-        "℃": "°C",
-        "℉": "°F",
         "㎡": "m^2",
         "㎥": "m^3",
         "㎠": "cm^2",
-        "【": "[",
-        "】": "]",
-        "〈": "⟨",
-        "〉": "⟩",
-        "￥": "¥",
         "。": ". ",
     }
 )
@@ -116,33 +86,17 @@ _COMMANDS = {
     **dict.fromkeys(["cup", "bigcup"], "∪"),
     **dict.fromkeys(["vert", "lvert", "rvert", "mid"], "|"),
     **dict.fromkeys(["degree", "circ"], "°"),
-    **dict.fromkeys(["lbrace"], "\\{"),
-    **dict.fromkeys(["rbrace"], "\\}"),
     **dict.fromkeys(["ldots", "dots", "cdots"], "..."),
-    "div": "/",
-    "lt": "<",
-    "gt": ">",
-    "pi": "π",
-    "infty": "∞",
-    "pm": "±",
-    "mp": "∓",
-    "in": "∈",
-    "langle": "⟨",
-    "rangle": "⟩",
-    "lbrack": "[",
-    "rbrack": "]",
+    **dict(
+        pair.split("=")
+        for pair in "div=/ lt=< gt=> pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
+        "parallel=∥ perp=⊥ cong=≅ cap=∩ lbrace=\\{ rbrace=\\} backslash=\\ setminus=\\setminus".split()
+    ),
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],
-    "colon": ":",
     "hbar": " h\u0335 ",
     "ell": " l ",
-    "setminus": "\\setminus",
-    "backslash": "\\",
     "angle": " angle ",
-    "parallel": "∥",
-    "perp": "⊥",
-    "cong": "≅",
-    "cap": "∩",
     "triangle": " triangle ",
 }
 # Commands around words: only their contents count.
@@ -330,12 +284,13 @@ def bracketed(text: str) -> tuple[str, str, str] | None:
             if not text.endswith(closing) or len(text) < len(opening) + len(closing):
                 continue
             inside = text[len(opening) : len(text) - len(closing)]
-            if _balanced(inside):
+            if balanced(inside):
                 return opening, inside.strip(), closing
     return None
 
 
-def _balanced(text: str) -> bool:
+def balanced(text: str) -> bool:
+    """Whether brackets close as often as they open, and never before; of whatever kind."""
     depth = 0
     for character in text:
         depth += (character in "([{⟨") - (character in ")]}⟩")

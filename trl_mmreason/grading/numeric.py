@@ -211,7 +211,6 @@ def _power(base: Number, exponent: Number) -> Number:
             bits = max(base.numerator.bit_length(), base.denominator.bit_length())
             if abs(exponent) * bits > MAX_BITS and abs(base) != 1:
                 raise Refused("a power of more than a thousand digits")
-            return base ** int(exponent)
         return base ** int(exponent)
     if isinstance(exponent, Fraction) and isinstance(base, Fraction | float) and exponent.denominator % 2 and base < 0:
         # odd roots of negative numbers are real
@@ -275,6 +274,7 @@ def _elementary(name: str):
     return lambda value: general(value) if isinstance(value, complex) else real(value)
 
 
+_INVERTIBLE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
 _CONSTANTS: dict[str, Number] = {"pi": math.pi, "e": math.e, "i": 1j, "infinity": math.inf}
 _OPERATIONS = {
     "minus": lambda value: -value,
@@ -288,8 +288,8 @@ _OPERATIONS = {
     "ln": lambda value: _log(value, math.e),
     "log": _log,
     "lg": _log,
-    **{name: _elementary(name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
-    **{f"{prefix}{name}": _elementary(f"a{name}") for prefix in ("a", "arc") for name in ("sin", "cos", "tan")},
+    **{name: _elementary(name) for name in (*_INVERTIBLE, "exp")},
+    **{f"{prefix}{name}": _elementary(f"a{name}") for prefix in ("a", "arc") for name in _INVERTIBLE},
     "cot": lambda value: 1 / _elementary("tan")(value),
     "sec": lambda value: 1 / _elementary("cos")(value),
     "csc": lambda value: 1 / _elementary("sin")(value),

@@ -28,6 +28,7 @@ class Region(NamedTuple):
     intervals: list[Interval]
 
 
+_TURNED = str.maketrans("<>", "><")
 _RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
 _UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
 _BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*")
@@ -38,7 +39,6 @@ _WITHOUT = re.compile(
     r"(?:[A-Za-z]\s*∈\s*)?(?:R|(?:all |the )?real numbers|(?:all |the )?reals)\s*"
     r"(?:\\setminus|\\(?=\\\{)|-(?=\s*\\\{)|except(?: for)?|other than|but|without)\s*(?:[a-z]\s*=)?\s*(?P<points>.+)"
 )
-_LINE = Interval("(", "-∞", "∞", ")")
 
 
 def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
@@ -71,11 +71,7 @@ def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | 
 
 
 def _speaks_of_order(text: str) -> bool:
-    return (
-        "∪" in text
-        or _RELATION.search(text) is not None
-        or (_WITHOUT.fullmatch(text) or _REALS.fullmatch(text)) is not None
-    )
+    return "∪" in text or bool(_RELATION.search(text) or _WITHOUT.fullmatch(text) or _REALS.fullmatch(text))
 
 
 def _region(text: str) -> Region | None:
@@ -88,8 +84,7 @@ def _region(text: str) -> Region | None:
     if match := _WITHOUT.fullmatch(text):
         held = bracketed(match["points"])
         points = entries(held[1] if held else match["points"], bare=held is None)
-        gaps = [[Interval("(", "-∞", point, ")"), Interval("(", point, "∞", ")")] for point in points]
-        return Region("", reduce(_intersection, gaps))
+        return Region("", reduce(_intersection, [_rays("!=", point) for point in points]))
     pieces = split_top(text, _UNION)
     if len(pieces) > MAX_ENTRIES:
         raise Refused(f"a union of {len(pieces)} pieces, more than {MAX_ENTRIES} are not compared")
@@ -111,7 +106,7 @@ def _conditions(text: str) -> Region | None:
     pieces = split_top(text, _BOTH)
     if len(pieces) > MAX_ENTRIES:
         raise Refused(f"{len(pieces)} conditions, more than {MAX_ENTRIES} are not compared")
-    parts = [_reals(one) or _bracket_interval(one) or _relation_interval(one) for one in pieces]
+    parts = [_bracket_interval(one) or _relation_interval(one) for one in pieces]
     known = [part for part in parts if part]
     if len(known) < len(parts):
         return None
@@ -161,11 +156,9 @@ def _joined(intervals: list[Interval]) -> list[Interval]:
     return joined
 
 
-def _reals(text: str) -> Region | None:
-    return Region("", [_LINE]) if _REALS.fullmatch(text) else None
-
-
 def _bracket_interval(text: str) -> Region | None:
+    if _REALS.fullmatch(text):
+        return Region("", [Interval("(", "-∞", "∞", ")")])
     held = bracketed(text)
     if held is None or held[0] not in "([" or len(ends := entries(held[1], bare=False)) != 2:
         return None
@@ -183,21 +176,20 @@ def _relation_interval(text: str) -> Region | None:
         return None
     left, relation, right = pieces
     if (size := re.fullmatch(r"\|(.+)\|", left)) and is_name(size[1]) and relation[0] in "<>":
-        closed = "=" in relation
         if relation[0] == "<":
+            closed = "=" in relation
             return Region(squeezed(size[1]), [Interval("(["[closed], f"-({right})", right, ")]"[closed])])
-        outer = [Interval("(", "-∞", f"-({right})", ")]"[closed]), Interval("(["[closed], right, "∞", ")")]
-        return Region(squeezed(size[1]), outer)
+        return Region(squeezed(size[1]), _rays(relation.replace(">", "<"), f"-({right})") + _rays(relation, right))
     if not is_name(left):
-        left, right, relation = right, left, relation.translate(str.maketrans("<>", "><"))
-    if not is_name(left) or is_name(right):
-        return None
-    closed = "=" in relation
-    if relation == "!=":
-        return Region(squeezed(left), [Interval("(", "-∞", right, ")"), Interval("(", right, "∞", ")")])
-    if relation[0] == "<":
-        return Region(squeezed(left), [Interval("(", "-∞", right, ")]"[closed])])
-    return Region(squeezed(left), [Interval("(["[closed], right, "∞", ")")])
+        left, right, relation = right, left, relation.translate(_TURNED)
+    return Region(squeezed(left), _rays(relation, right)) if is_name(left) and not is_name(right) else None
+
+
+def _rays(relation: str, end: str) -> list[Interval]:
+    """What is smaller or larger than `end`, or both for `!=`."""
+    below = Interval("(", "-∞", end, ")]"[relation == "<="])
+    above = Interval("(["[relation == ">="], end, "∞", ")")
+    return [ray for sign, ray in (("<", below), (">", above)) if relation[0] in (sign, "!")]
 
 
 def _inequalities(answer: str, gold: str, ratio: Ratio) -> bool:
@@ -209,4 +201,4 @@ def _inequalities(answer: str, gold: str, ratio: Ratio) -> bool:
     factor = ratio(f"({a})-({b})", f"({c})-({d})")
     if factor is None:
         return False
-    return (first if factor > 0 else first.translate(str.maketrans("<>", "><"))) == second
+    return (first if factor > 0 else first.translate(_TURNED)) == second

@@ -69,24 +69,17 @@ def grading_items(
     hint: Sequence[Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Make the items for `Grader.grade_batch` from the columns of a batch."""
-    columns: dict[str, Sequence[Any]] = {"completion": texts, "gold": answer}
-    if prompts is not None:
-        columns["question"] = [question_text(prompt) for prompt in prompts]
-    if choices is not None:
-        columns["choices"] = choices
-    if id is not None:
-        columns["id"] = id
-    if tolerance is not None:
-        columns["tolerance"] = tolerance
-    if hint is not None:
-        columns["hint"] = hint
+    questions = None if prompts is None else [question_text(prompt) for prompt in prompts]
+    known = {"completion": texts, "gold": answer, "question": questions, "choices": choices, "id": id, "hint": hint}
+    known |= {"tolerance": tolerance}
+    columns = {name: values for name, values in known.items() if values is not None}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
     """Make the grader's items from rows and one response a row."""
-    columns = {name: [row.get(column) for row in rows] for name, column in _COLUMNS.items()}
-    return grading_items(texts, [row["answer"] for row in rows], **columns)
+    columns = [[row.get(name) for row in rows] for name in (*GRADED_COLUMNS, "hint")]
+    return grading_items(texts, [row["answer"] for row in rows], *columns)
 
 
 GRADED_COLUMNS = ("prompt", "choices", "id", "tolerance")
@@ -98,9 +91,6 @@ def ended_items(
     """Make the items of finished answers, equal to those that a reward function makes from these columns."""
     column_values = [[row[name] for row in rows] if name in rows[0] else None for name in columns]
     return grading_items(texts, [row.get("answer") for row in rows], *column_values)
-
-
-_COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id", "tolerance": "tolerance"}
 
 
 def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:

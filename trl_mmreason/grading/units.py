@@ -20,13 +20,13 @@ class MeasurementUnit(NamedTuple):
     """A unit: value · factor + offset is the value in base units; `noun` names counted things instead."""
 
     factor: Fraction
-    offset: Fraction
     dimensions: Dimensions
+    offset: Fraction = Fraction(0)
     noun: str = ""
 
 
-PERCENT = MeasurementUnit(Fraction(1, 100), Fraction(0), (("percent", 1),))
-PLAIN = MeasurementUnit(Fraction(1), Fraction(0), ())
+PERCENT = MeasurementUnit(Fraction(1, 100), (("percent", 1),))
+PLAIN = MeasurementUnit(Fraction(1), ())
 
 _PREFIXES = {
     "n": ("nano", Fraction(1, 10**9)),
@@ -111,8 +111,8 @@ _OTHERS: list[tuple[str, int | Fraction, dict[str, int]]] = [
     ("MB", 8 * 10**6, {"bit": 1}),
     ("GB", 8 * 10**9, {"bit": 1}),
 ]
-_CELSIUS = MeasurementUnit(Fraction(1), Fraction("273.15"), (("K", 1),))
-_FAHRENHEIT = MeasurementUnit(Fraction(5, 9), Fraction("273.15") - Fraction(160, 9), (("K", 1),))
+_CELSIUS = MeasurementUnit(Fraction(1), (("K", 1),), offset=Fraction("273.15"))
+_FAHRENHEIT = MeasurementUnit(Fraction(5, 9), (("K", 1),), offset=Fraction("273.15") - Fraction(160, 9))
 _TEMPERATURES = {
     **dict.fromkeys(("°C", "° C", "degrees Celsius", "degree Celsius", "degrees C", "Celsius", "摄氏度"), _CELSIUS),
     **dict.fromkeys(("°F", "° F", "degrees Fahrenheit", "degree Fahrenheit", "degrees F", "Fahrenheit"), _FAHRENHEIT),
@@ -125,14 +125,12 @@ def _table() -> dict[str, MeasurementUnit]:
     table = {}
     for symbol, names, prefixes, size, dimensions in _METRIC:
         for short, (long, scale) in [("", ("", Fraction(1))), *((p, _PREFIXES[p]) for p in prefixes)]:
-            unit = MeasurementUnit(size * scale, Fraction(0), tuple(sorted(dimensions.items())))
+            unit = MeasurementUnit(size * scale, tuple(sorted(dimensions.items())))
             table[short + symbol] = unit
             for name in names.split():
                 table[long + name] = table[f"{long}{name}s"] = unit
     for names, size, dimensions in _OTHERS:
-        table.update(
-            dict.fromkeys(names.split(), MeasurementUnit(Fraction(size), Fraction(0), tuple(dimensions.items())))
-        )
+        table.update(dict.fromkeys(names.split(), MeasurementUnit(Fraction(size), tuple(sorted(dimensions.items())))))
     for prefix, power in (("平方", 2), ("立方", 3)):
         for name in ("毫米", "厘米", "分米", "米", "千米", "公里"):
             table[prefix + name] = _raised(table[name], power)
@@ -140,9 +138,8 @@ def _table() -> dict[str, MeasurementUnit]:
 
 
 def _raised(unit: MeasurementUnit, power: int) -> MeasurementUnit:
-    return MeasurementUnit(
-        unit.factor**power, Fraction(0), tuple((name, exponent * power) for name, exponent in unit.dimensions)
-    )
+    dimensions = tuple((name, exponent * power) for name, exponent in unit.dimensions)
+    return MeasurementUnit(unit.factor**power, dimensions)
 
 
 _UNITS = _table()
@@ -169,8 +166,6 @@ def parse_unit(text: str) -> MeasurementUnit | None:
             inverse = -1
         if match["name"] in _POWERS:
             power = _POWERS[match["name"]]
-        elif match["name"] in ("squared", "cubed"):
-            return None
         else:
             unit = _UNITS.get(match["name"]) or _UNITS.get(match["name"].lower() if len(match["name"]) > 2 else "")
             if unit is None:
@@ -183,9 +178,7 @@ def parse_unit(text: str) -> MeasurementUnit | None:
         position = match.end()
     if not text or power != 1:
         return None
-    return MeasurementUnit(
-        factor, Fraction(0), tuple(sorted((name, value) for name, value in dimensions.items() if value))
-    )
+    return MeasurementUnit(factor, tuple(sorted((name, value) for name, value in dimensions.items() if value)))
 
 
 _PIECE = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*|\S")
@@ -280,7 +273,7 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     if sizes != sorted(set(sizes), reverse=True):
         return None
     total = sum((amount * unit.factor for amount, unit in parts), Fraction(0))
-    return f"{total.numerator}/{total.denominator}", MeasurementUnit(Fraction(1), Fraction(0), parts[0][1].dimensions)
+    return f"{total.numerator}/{total.denominator}", MeasurementUnit(Fraction(1), parts[0][1].dimensions)
 
 
 def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
@@ -291,9 +284,7 @@ def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     nouns = match[2].lower().replace("-", " ").split()
     if any(noun in _NOT_COUNTED or len(noun) < 3 and not "\u4e00" <= noun[0] <= "\u9fff" for noun in nouns):
         return None
-    return match[1], MeasurementUnit(
-        Fraction(1), Fraction(0), (), noun=" ".join(map(_singular, nouns)) if len(match[2]) > 3 else match[2]
-    )
+    return match[1], PLAIN._replace(noun=" ".join(map(_singular, nouns)) if len(match[2]) > 3 else match[2])
 
 
 def _singular(noun: str) -> str:

@@ -304,10 +304,9 @@ class Workers:
         else:
             batch.lose(worker.index, end)
 
-    def _replace(self, worker: _Worker) -> str:
-        end = self._dismiss(worker)
+    def _replace(self, worker: _Worker) -> None:
+        self._dismiss(worker)
         self._hire()
-        return end
 
     def _named(self) -> str:
         return f"the worker {' '.join(self._command)!r}"
