@@ -7,12 +7,14 @@ that no name can mean anything to whatever parses the result.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 from .expressions import ENDS, FUNCTIONS, ONE, THOUSANDS, Node, Parser
-from .notation import MARKS, Refused, Unreadable
+from .notation import MARKS, NeedsAlgebra, Refused, Unreadable
+from .numeric import evaluate_node
 
 _TOKEN = re.compile(
     rf"(?P<number>(?:(?:(?<![\d(,]){THOUSANDS}|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -52,6 +54,19 @@ def explicit(text: str, names: dict[str, str]) -> str:
         else:
             tokens.append((kind, token))
     return _latex(_Parser(tokens).whole(), names)
+
+
+def _binomial(upper: Node, lower: Node) -> Node:
+    """A binomial coefficient, unless its numbers make one of too many digits, which the algebra would compute."""
+    try:
+        values: list[Any] = [evaluate_node(each, {}) for each in (upper, lower)]
+        n, k = (float(abs(value)) for value in values)
+        digits = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(max(n - k, 0) + 1)) / math.log(10)
+    except (KeyError, ArithmeticError, NeedsAlgebra):
+        digits = 0.0  # it has variables, or what only the algebra knows
+    if digits > _MAX_DIGITS:
+        raise Refused(f"a number of more than {_MAX_DIGITS} digits")
+    return ("binomial", upper, lower)
 
 
 def _letters(word: str) -> str:
@@ -126,7 +141,7 @@ class _Parser(Parser):
         if name in ("lfloor", "lceil"):
             return (command, self.group(f"\\r{name[1:]}"))
         if name == "binom":
-            return ("binomial", self.argument(), self.argument())
+            return _binomial(self.argument(), self.argument())
         if read := {"int": self.integral, "lim": self.limit, "frac": self.fraction}.get(name):
             return read()
         raise Unreadable(f"{command} is not known here")
