@@ -104,6 +104,11 @@ def test_what_the_configuration_asks_for_is_sampled_with(checkpoints, rows, tmp_
         ({"stop_strings": ["7"]}, "generation_kwargs: stop_strings=.* Fix: leave it out, or sample with vLLM"),
         ({"do_sample": False}, "generation_kwargs: do_sample=False: updates assume that answers are sampled .* Fix"),
         ({"num_beams": 4}, "generation_kwargs: num_beams=4: updates assume that answers are sampled .* Fix"),
+        (
+            {"guidance_scale": 2.0},
+            "generation_kwargs: guidance_scale=2.0: updates assume that answers are sampled .* Fix",
+        ),
+        ({"prompt_lookup_num_tokens": 2}, "prompt_lookup_num_tokens=2: transformers takes one row at a time .* Fix"),
         ("text", "generation_kwargs='text', expected `name: value` pairs"),
         ("[1]", r"generation_kwargs=\[1\], expected `name: value` pairs"),
         ('{"num_beams": 4}', "generation_kwargs: num_beams=4: updates assume"),

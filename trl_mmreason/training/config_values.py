@@ -46,15 +46,18 @@ _RULES: dict[str, Rule] = {
 _ANSWERS = "the answers to a question are num_generations, and others would go to the wrong questions. Fix: set that"
 _LENGTH = "the token limit of an answer is max_completion_length. Fix: set that"
 _SAMPLED = "updates assume that answers are sampled from the policy. Fix: leave it out"
+_ROW_BY_ROW = "transformers takes one row at a time with it. Fix: leave it out"
 _NO_GENERATION_KWARGS = {  # setting → why it is refused
     "temperature": "updates assume the temperature of the configuration. Fix: set temperature",
     **dict.fromkeys(("max_new_tokens", "max_length", "max_tokens"), _LENGTH),
     **dict.fromkeys(("num_return_sequences", "n"), _ANSWERS),
-    **dict.fromkeys(("do_sample", "num_beams", "penalty_alpha"), _SAMPLED),
+    **dict.fromkeys(("do_sample", "num_beams", "penalty_alpha", "guidance_scale"), _SAMPLED),
+    **dict.fromkeys(("prompt_lookup_num_tokens", "assistant_early_exit"), _ROW_BY_ROW),
     "stop_strings": "transformers needs a tokenizer for it, which TRL does not pass. Fix: leave it out, or sample with "
     "vLLM, where it is stop",
 }
-_USUAL = {"num_return_sequences": 1, "n": 1, "do_sample": True, "num_beams": 1}  # what training does anyway
+# What training does anyway.
+_USUAL = {"num_return_sequences": 1, "n": 1, "do_sample": True, "num_beams": 1, "guidance_scale": 1.0}
 _TYPES: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
