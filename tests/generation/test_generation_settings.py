@@ -108,7 +108,10 @@ def test_what_the_configuration_asks_for_is_sampled_with(checkpoints, rows, tmp_
             {"guidance_scale": 2.0},
             "generation_kwargs: guidance_scale=2.0: updates assume that answers are sampled .* Fix",
         ),
-        ({"prompt_lookup_num_tokens": 2}, "prompt_lookup_num_tokens=2: transformers takes one row at a time .* Fix"),
+        (
+            {"prompt_lookup_num_tokens": 2},
+            "generation_kwargs: prompt_lookup_num_tokens=2: transformers takes one row at a time .* Fix",
+        ),
         ("text", "generation_kwargs='text', expected `name: value` pairs"),
         ("[1]", r"generation_kwargs=\[1\], expected `name: value` pairs"),
         ('{"num_beams": 4}', "generation_kwargs: num_beams=4: updates assume"),
