@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from trl_mmreason.grading import Grader
 from trl_mmreason.grading.equivalence import same_answer
 from trl_mmreason.grading.notation import NeedsAlgebra, Refused
 
@@ -232,3 +233,74 @@ def test_what_might_take_for_ever_takes_no_time(answer, gold):
     with suppress(Refused, NeedsAlgebra):
         assert same_answer(answer, gold) is False
     assert time.process_time() - start < 2
+
+
+SECOND_LOOK = [  # kinds that somebody found who had not seen the rules
+    (r"\text{The value is } 7", "7", True),
+    (r"\text{The value is not } 7", "7", False),
+    ("The country is Germany", "Germany", True),
+    ("The slope is 3", "The intercept is 3", False),
+    (r"50^\circ \text{ (central angle)}", "50", True),
+    ("12 (meters)", "12 cm", False),
+    (r"24\,\blacksquare", "24", True),
+    (r"\sin 60^\circ = \frac{\sqrt{3}}{2}", r"\frac{\sqrt3}{2}", True),
+    (r"\sin 60^\circ = \frac{1}{2}", r"\frac12", False),
+    (r"5\ \text{N·m}", "5 N·m", True),
+    (r"5\,\mathrm{N\cdot m}", "5 N·m", True),
+    (r"5\,\mathrm{N\cdot m}", "5 N/m", False),
+    (r"20\ \mathrm{J\,kg^{-1}\,K^{-1}}", "20 J/(kg·K)", True),
+    (r"20\ \mathrm{J\,kg^{-1}}", "20 J/(kg·K)", False),
+    (r"\text{H}_2\text{SO}_4", "H2SO4", True),
+    (r"\ce{SO4^2-}", "SO_4^{2-}", True),
+    (r"\text{Na}^{+}", "Na^+", True),
+    ("H2SO3", "H2SO4", False),
+    ("CB", "BC", True),  # a product, or a segment
+    ("3,75", "3.75", True),
+    (r"2,5\text{ cm}", "2.5 cm", True),
+    ("1.234,5", "1234.5", True),
+    ("3,75", "375", False),
+    ("1,234", "1.234", False),
+    ("1,2", "1 or 2", True),
+    ("3.5 million", "3500000", True),
+    ("8 hundred thousand", "800000", True),
+    ("3.5 crore", "35000000", True),
+    ("3.5 crore", "3.5", False),
+    ("12 less", "12", False),
+    (r"2\hat{\imath}", r"2\hat{i}", True),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold", "right"), SECOND_LOOK)
+def test_kinds_that_a_second_look_found(answer, gold, right):
+    assert Grader().grade(rf"\boxed{{{answer}}}", gold).correct is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("3.4", "3.5 million", False),
+        ("3.4 million", "3.5", False),
+        ("3,400,000", "3.5 million", True),
+        (r"\$3.4 million", r"\$3.5 million", True),
+        ("£1.2m", "£1.2 million", True),
+        ("12 dozen", "12", False),
+        ("12.1 million people", "12 million people", True),
+        ("12.1", "12 million people", False),
+        ("x = 13, y = 12", "12", False),
+        ("y = 12", "x = 12", False),
+        ("x = 12.1", "x = 12", True),
+        (r"44\%", "45", False),
+    ],
+)
+def test_a_tolerance_reads_all_of_an_answer(answer, gold, right):
+    assert Grader(tolerance=0.05).grade(rf"\boxed{{{answer}}}", gold).correct is right
+
+
+def test_percent_within_a_tolerance_where_the_question_asks_for_it():
+    assert Grader(tolerance=0.05).grade(r"\boxed{44\%}", "45", question="What percentage chose blue?").correct
+
+
+def test_a_letter_in_terms_of_which_is_asked_is_no_unit():
+    question = "Express the perimeter in terms of its side s."
+    assert not Grader().grade(r"\boxed{4}", "4s", question=question).correct
+    assert Grader().grade(r"\boxed{4s}", "4s", question=question).correct

@@ -9,10 +9,13 @@ _LONGEST_BARE = 100
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
 _WORDING = r"(?:final|correct|right|best)\s{1,3}"
 _NAME = (
-    rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)(?<!wrong\s)(?<!incorrect\s)(?:answers?|ans)"
+    rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)(?<!wrong\s)(?<!incorrect\s)(?<!wrong\sfinal\s)(?<!incorrect\sfinal\s)(?:answers?|ans)"
     rf"(?:\s{{1,3}}(?:choice|option))?|{_WORDING}(?:options?|choices?|letter))\b"
 )
-_ADVERB = r"\s{1,3}(?:therefore|thus|hence|simply|indeed|clearly|also)\b"
+_ADVERB = (
+    r"\s{1,3}(?:therefore|thus|hence|simply|indeed|clearly|also|actually|obviously|definitely|then|now|still"
+    r"|(?:most\s{1,3})?(?:likely|probably))\b"
+)
 _IS = rf"\s{{1,3}}(?:is|are|(?:would|should|must|will)\s{{1,3}}be)\b(?:{_ADVERB})?"
 _COLON = r"[*_`\"]{0,4}(?:\s{0,3}[:：=]|\.?\s{1,3}[-–—](?=\s))"
 _CHINESE_NAME = r"(?:最终|正确|标准)?的?答案|正确的?选项"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -49,12 +51,14 @@ class Terms:
     Attributes:
         lenient: 1 % instead of 1e-6, where the gold is no whole number.
         unit: the unit that the question asks for.
+        variables: letters in terms of which it asks, so that they are no units.
         percent: the gold or the question speaks of percent.
         algebra: decides what plain evaluation cannot; without it that raises `NeedsAlgebra`.
     """
 
     lenient: bool = False
     unit: MeasurementUnit | None = None
+    variables: str = ""
     percent: bool = False
     algebra: Algebra | None = None
 
@@ -71,8 +75,16 @@ def same_answer(
     if _same_words(answer, gold):
         return True
     left, right = normalise(answer), normalise(gold)
+    left = left if _STATED.match(right) else _STATED.sub("", left, count=1) if _STATED.match(left) else left
     percent = speaks_of_percent(gold) or speaks_of_percent(question)
-    return _same(left, right, Terms(lenient, asked_unit(question), percent, algebra))
+    return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent, algebra))
+
+
+_IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
+
+
+def _asked_variables(question: str | None) -> str:
+    return "".join(_IN_TERMS_OF.findall(question or ""))
 
 
 @lru_cache(maxsize=1024)  # or a chain of nested equations would be compared over and over
@@ -80,6 +92,11 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     answer, gold = _undressed(answer), _undressed(gold)
     if squeezed(answer) == squeezed(gold):
         return bool(gold)
+    if (formula := _chemical(gold)) and _chemical(answer) == formula:
+        return True
+    comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
+    if comma and _same(f"{comma[1].replace('.', '')}.{comma[2]}{answer[comma.end() :]}", gold, terms):
+        return True
     if len(answer) == len(gold) == 1 and answer.isascii() and answer.isalpha() and gold.isalpha():
         return answer.casefold() == gold.casefold()
     if claim := _claim(gold):
@@ -105,6 +122,23 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     return _quantities(answer, gold, terms)
 
 
+_ELEMENTS = (
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Cr Mn Fe Co Ni Cu Zn Br Kr Ag Cd Sn I Xe Ba Pt Au Hg Pb U"
+).split()
+_ATOMS = rf"(?:(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*)"
+_CHEMICAL = re.compile(
+    rf"(?=\^\d|.*[A-Z].*[A-Z\d+-])(?:\^\d+)?(?:\d*(?:{_ATOMS}|\({_ATOMS}+\)\d*)+(?:\^\d*[+-])?(?:\+|->|=|$)?)+"
+)
+# 3,75 and 1.234,5; 1,234 is a whole number
+_DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
+
+
+def _chemical(text: str) -> str | None:
+    """A chemical formula or equation, however its numbers are set; `None` for anything else."""
+    plain = re.sub(r"[\s_{}]", "", re.sub(r"\\(?:longr|r)ightarrow|\\to(?![a-z])|→", "->", text))
+    return plain if _CHEMICAL.fullmatch(plain) and not plain.isdigit() and re.search(r"[A-Z]", plain) else None
+
+
 _SYMBOL = re.compile(r"[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}\.?")
 
 
@@ -116,6 +150,8 @@ def _same_words(answer: str, gold: str) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ dressing
+# What a sentence in a box says its value is
+_STATED = re.compile(r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|are)\s|(?:in )?total:)\s*(?!not\b)", re.I)
 _HEDGE = re.compile(
     r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
     r"|about |approximately |approx\.? |around |roughly |大约|约为?)\s*",
@@ -126,6 +162,7 @@ _NOTHING = frozenset(
 )
 _MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
+_REMARK = re.compile(r"(?<=[\d°}π])\s*\((?:(?:[a-z]+ )?angles?|approx(?:imately|\.)?|rounded|exact(?:ly)?)\)$")
 _CLAIM = re.compile(
     r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
     r"(?:$|(?P<reason>\s*[,.;:]?\s*(?:because|since|as|因为)\b.*)|(?P<rest>\s*[,.;:](?!\s*\d).*|\s+(?:it|they|this|that|there)\b.*))",
@@ -153,7 +190,7 @@ def _undressed(text: str) -> str:
     text = text[match.end() :] if (match := _HEDGE.match(text)) else text
     if text.casefold() in _NOTHING:
         return "∅"
-    text = _MINUS.sub("-", _ASIDE.sub(r" ≈ \1", text))
+    text = _REMARK.sub("", _MINUS.sub("-", _ASIDE.sub(r" ≈ \1", text)))
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1].strip()
     if text.endswith(".") and not text.endswith("..."):
@@ -182,7 +219,7 @@ def _rounded(answer: str, gold: str, terms: Terms) -> bool | None:
 
 def _rounds_to(exact: str, rounded: str) -> bool:
     try:
-        (value, _), (target, _) = _quantity(exact.rpartition("=")[2].strip()), _quantity(rounded)
+        (value, _), (target, _) = quantity(exact.rpartition("=")[2].strip()), quantity(rounded)
         difference = abs(complex(numeric.value_of(value)) - complex(numeric.value_of(target)))
     except (Unreadable, NeedsAlgebra, OverflowError):
         return False
@@ -194,7 +231,19 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     if len(answer) > 1 and (named := parse_unit(answer)) and (gold_named := parse_unit(gold)):
         return named == gold_named  # `cm` and `centimetre`
-    (value, unit), (target, gold_unit) = _quantity(answer), _quantity(gold)
+    (value, unit), (target, gold_unit) = (
+        (text, PLAIN) if terms.variables and text[-1] in terms.variables else quantity(text) for text in (answer, gold)
+    )
+    if (unit == PLAIN) != (gold_unit == PLAIN) and (
+        letters := split_unit(answer if unit == PLAIN else gold, products=True)
+    ):
+        named = gold_unit if unit == PLAIN else unit
+        if letters[1].dimensions == named.dimensions:  # 5 N*m, where the other says newton metres
+            return _values(
+                *((letters[0], target) if unit == PLAIN else (value, letters[0])),
+                terms,
+                *((letters[1], gold_unit) if unit == PLAIN else (unit, letters[1])),
+            )
     if (unit == PLAIN) != (gold_unit == PLAIN) and _is_formula(answer if unit == PLAIN else gold):
         return _values(answer, gold, terms)  # 0.5g for g/2: the letter is no unit
     if unit == gold_unit == PLAIN:
@@ -220,24 +269,35 @@ def _is_formula(text: str) -> bool:
 
 
 _MAGNITUDES = {
-    "dozen": "12",
-    "hundred": "100",
-    "thousand": "1000",
-    "million": "10^6",
-    "billion": "10^9",
-    "trillion": "10^{12}",
-    "万": "10^4",
-    "亿": "10^8",
+    "dozen": 12,
+    "hundred": 100,
+    "thousand": 1000,
+    "lakh": 10**5,
+    "million": 10**6,
+    "crore": 10**7,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "万": 10**4,
+    "亿": 10**8,
 }
-_MAGNITUDE = re.compile(r"(?<=\d)\s*(" + "|".join(_MAGNITUDES) + r")(?![a-z])", re.IGNORECASE)
+_MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
+_SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
+_SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
 
 
-def _quantity(text: str) -> tuple[str, MeasurementUnit]:
+def quantity(text: str) -> tuple[str, MeasurementUnit]:
+    """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
     first, space, rest = text.partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
         text = f"{NUMBER_WORDS[first.lower()]} {rest}"
-    text = _MAGNITUDE.sub(lambda match: f"*{_MAGNITUDES[match[1].lower()]} ", text).strip()
+    text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], text)
+    text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)
+
+
+def _multiplied(match: re.Match[str]) -> str:
+    scales = re.findall("|".join(_MAGNITUDES), match[2].lower())
+    return format(Decimal(match[1].replace(",", "")) * math.prod(_MAGNITUDES[name] for name in scales), "f")
 
 
 def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: MeasurementUnit, terms: Terms) -> bool:

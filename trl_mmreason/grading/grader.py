@@ -143,7 +143,9 @@ class Grader:
         for place, item in enumerate(items):
             allowed = tolerance_of(item.get("tolerance") or share)
             if allowed and not item.get("choices"):
-                verdicts[place] = second_look(verdicts[place], item["gold"], item["completion"], allowed)
+                verdicts[place] = second_look(
+                    verdicts[place], item["gold"], item["completion"], allowed, item.get("question")
+                )
         return verdicts
 
     def equivalent(self, first: str, second: str) -> bool:

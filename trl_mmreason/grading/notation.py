@@ -75,7 +75,7 @@ _COMMANDS = {
     **dict.fromkeys(
         "left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle textstyle limits nolimits".split(), ""
     ),
-    **dict.fromkeys("quad qquad space enspace thinspace hspace newline".split(), " "),
+    **dict.fromkeys("quad qquad space enspace thinspace hspace newline checkmark blacksquare".split(), " "),
     **dict.fromkeys(["dfrac", "tfrac", "cfrac"], "\\frac"),
     **dict.fromkeys(["cdot", "times", "ast", "bullet"], "*"),
     **dict.fromkeys(["le", "leq", "leqslant", "leqq"], "<="),
@@ -94,6 +94,8 @@ _COMMANDS = {
     ),
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],
+    "imath": "i",
+    "jmath": "j",
     "hbar": " h\u0335 ",
     "ell": " l ",
     "angle": " angle ",
@@ -103,7 +105,7 @@ _COMMANDS = {
 _WRAPPERS = frozenset(
     (
         "text textbf textit textrm textsf texttt textnormal mathrm mathbf mathit mathsf mathbb "
-        "mathcal mathtt mbox hbox boldsymbol bm operatorname emph underline boxed fbox"
+        "mathcal mathtt ce mbox hbox boldsymbol bm operatorname emph underline boxed fbox"
     ).split()
 )
 # The segment AB, however it is marked; marks over digits stay, as in 0.\overline{3}.

@@ -50,9 +50,10 @@ def prose_answer(text: str) -> str | None:
         >>> prose_answer("I cannot see the image.") is None
         True
     """
-    if (declared := extract_answer(text)) is not None and len(declared.split()) <= _LONGEST_ANSWER:
+    declared, spoken = extract_answer(text), without_thinking(text) or ""
+    is_a_sentence = declared is not None and len(declared.split()) > 2 and declared == without_dressing(spoken)
+    if declared is not None and not is_a_sentence and len(declared.split()) <= _LONGEST_ANSWER:
         return declared
-    spoken = without_thinking(text) or ""
     sentences = [sentence for sentence in _SENTENCE.split(spoken) if sentence.strip()]
     for sentence in reversed(sentences[-_MOST_SENTENCES:]):
         if (found := _stated(sentence[-_LONGEST_SENTENCE:])) is not None:

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from .equivalence import quantity
 from .expressions import read
 from .extraction import extract_answer, read_gold
-from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, normalise, split_top
+from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, is_name, normalise, split_top, squeezed
 from .numeric import value_of
-from .units import PERCENT, PLAIN, MeasurementUnit, split_unit
+from .units import PERCENT, PLAIN, MeasurementUnit, speaks_of_percent
 from .verdict import Verdict
 
 _LONGEST_NUMBER = 200  # characters; model text is hostile
@@ -24,6 +25,7 @@ _MOST_NUMBERS = 20
 _SHOWN = 80
 _SLACK = 1e-9  # of the tolerance: 0.3 - 0.2 is not 0.1 in floating point
 _COMMA = re.compile(",")
+_SEVERAL = re.compile(r"[,;]|\b(?:and|or)\b")
 _HEDGE = re.compile(r"(?:≈|~|about |approximately |around |roughly )\s*", re.IGNORECASE)
 
 
@@ -96,9 +98,10 @@ def _can_be_paired(fitting: Sequence[Sequence[int]]) -> bool:
 class _Quantity(NamedTuple):
     value: float
     unit: MeasurementUnit
+    name: str  # of `x = 3`
 
 
-def second_look(verdict: Verdict, gold: Any, text: str, tolerance: Tolerance) -> Verdict:
+def second_look(verdict: Verdict, gold: Any, text: str, tolerance: Tolerance, question: str | None = None) -> Verdict:
     """The verdict with a tolerance: a wrong answer within it is right, and texts are compared where that is asked for.
 
     Args:
@@ -106,12 +109,17 @@ def second_look(verdict: Verdict, gold: Any, text: str, tolerance: Tolerance) ->
         gold: the gold answer, or several.
         text: what the model wrote.
         tolerance: allowed difference.
+        question: where it speaks of percent, 44 % is near 45.
     """
     if verdict.correct:
         return verdict
     golds = [str(one) for one in gold] if isinstance(gold, list | tuple | set) else [str(gold)]
     if verdict.correct is False and verdict.extracted is not None:
-        near = next((gold for gold in golds if within(verdict.extracted, read_gold(gold), tolerance)), None)
+        answer, read = verdict.extracted, {gold: read_gold(gold) for gold in golds}
+        near = next((gold for gold in golds if within(answer, read[gold], tolerance)), None)
+        if near is None and speaks_of_percent(question):
+            bare = answer.replace("%", "").replace("\\", "")
+            near = next((gold for gold in golds if within(bare, read[gold].rstrip("\\%"), tolerance)), None)
         if near is not None:
             reason = f"within the tolerance of the gold answer {near[:_SHOWN]!r}"
             return Verdict(True, verdict.extracted, reason, "tolerance")
@@ -142,6 +150,8 @@ def _spelled(text: str) -> str:
 
 def _near(answer: _Quantity, gold: _Quantity, relative: float, absolute: float) -> bool:
     value = answer.value
+    if answer.name and gold.name and answer.name != gold.name:
+        return False
     if answer.unit != PLAIN and gold.unit != PLAIN:
         if (answer.unit.dimensions, answer.unit.noun) != (gold.unit.dimensions, gold.unit.noun):
             return False
@@ -164,8 +174,10 @@ def _quantity(text: str) -> _Quantity | None:
     if len(text) > _LONGEST_NUMBER:
         return None
     try:
-        canonical = _HEDGE.sub("", normalise(text.rpartition("=")[2]).strip(), count=1)
-        number, unit = split_unit(canonical) or (canonical, PLAIN)
+        name, _, stated = normalise(text).rpartition("=")
+        if _SEVERAL.search(name):
+            return None
+        number, unit = quantity(_HEDGE.sub("", stated.strip(), count=1))
         exact = value_of(number)
         if isinstance(exact, complex) or (isinstance(exact, Fraction) and read(number).node[0] == "sum"):
             return None  # 18-24 is a range; a sum with a root or with π is a number
@@ -174,4 +186,5 @@ def _quantity(text: str) -> _Quantity | None:
         return None
     if abs(value) == float("inf"):
         return None
-    return _Quantity(value / 100, PLAIN) if unit == PERCENT else _Quantity(value, unit)
+    name = squeezed(name) if is_name(name.strip()) else ""
+    return _Quantity(value / 100, PLAIN, name) if unit == PERCENT else _Quantity(value, unit, name)

@@ -153,6 +153,7 @@ def parse_unit(text: str) -> MeasurementUnit | None:
     """Parse `cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; `None` if it is not one."""
     text = CURRENCIES.get(text, text).strip().rstrip(".").replace("μ ", "μ")
     text = text.replace("ms^{-", "m s^{-")  # metres per second, not milliseconds
+    text = re.sub(r"/\s*\(([^()]*)\)", lambda match: "/" + "/".join(re.split(r"[*\s]+", match[1].strip())), text)
     if text in ("%", "percent", "per cent", "pct", "percentage", "百分之"):
         return PERCENT
     if text in _TEMPERATURES:
@@ -186,7 +187,9 @@ _NOT_COUNTED = NUMBER_WORDS.keys() | set(
     (
         "or and to not is of than but if no are was it times out at by in on for with from plus minus mod either "
         "neither x y z maybe perhaps never wrong incorrect false negative squared cubed factorial point half halves "
-        "third thirds quarter quarters fifths tenths hundredths below above under over first"
+        "third thirds quarter quarters fifths tenths hundredths below above under over first less more fewer short "
+        "unknown doubled tripled pair pairs gross score tens lakh crore millionen millones millions billions thousands "
+        "mio"
     ).split()
 )
 _IN_BRACKETS = re.compile(r"(?<=[\d}π])\s*\(\s*([^\W\d][^()\d=]*)\)$")
@@ -196,8 +199,11 @@ _NAMELESS = re.compile(
 _COMPOUND = re.compile(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8})\s*(?:,\s*|\band\s+)?")
 
 
-def split_unit(text: str) -> tuple[str, MeasurementUnit] | None:
-    """Split `12π cm^{2}`, `¤5`, `25%`, `5 apples`, `1 h 30 min` into (number, unit); `None` without a unit."""
+def split_unit(text: str, *, products: bool = False) -> tuple[str, MeasurementUnit] | None:
+    """Split `12π cm^{2}`, `¤5`, `25%`, `5 apples`, `1 h 30 min` into (number, unit); `None` without a unit.
+
+    With `products` the letters of `5 N*m` are units, too, as they are where the other answer marks them as text.
+    """
     for sign, name in CURRENCIES.items():
         if text.startswith((sign, f"-{sign}")):
             return text.replace(sign, "", 1).strip(), _UNITS[name]
@@ -211,7 +217,7 @@ def split_unit(text: str) -> tuple[str, MeasurementUnit] | None:
     starts = [match.start() for match in _PIECE.finditer(text)][-24:]
     for start in starts:
         number, suffix = text[:start].strip(), text[start:].strip()
-        if (unit := parse_unit(suffix)) is not None and _goes_with(suffix, number):
+        if (unit := parse_unit(suffix)) is not None and _goes_with(suffix, number, products=products):
             return number, unit
     return _counted(text)
 
@@ -226,7 +232,7 @@ _LETTERS = re.compile(rf"[/*]?\s*[A-Za-z](?:{_EXPONENT})?(?P<more>(?:[\s*]+[A-Za
 _COMMAND = re.compile(r"\\[A-Za-z]+|e(?![A-Za-z])|E(?=[-+]?\d)|π")
 
 
-def _goes_with(unit: str, number: str) -> bool:
+def _goes_with(unit: str, number: str, *, products: bool = False) -> bool:
     """Whether a unit is meant, no variable: it stands behind a number, a single letter only behind a plain one.
 
     In a formula h is a height and g an acceleration. Single letters marked as text have become names (`notation.py`).
@@ -237,7 +243,7 @@ def _goes_with(unit: str, number: str) -> bool:
         return not re.search(r"sin|cos|tan|cot|sec|csc|°", number)
     if letters := _LETTERS.fullmatch(unit):
         product = bool(letters["more"]) and "-" not in letters["more"]
-        return unit[0] not in "/*" and not product and _PLAIN_NUMBER.fullmatch(number) is not None
+        return unit[0] not in "/*" and (products or not product) and _PLAIN_NUMBER.fullmatch(number) is not None
     return unit[0] == "%" or not any(character.isalpha() for character in _COMMAND.sub("", number))
 
 
@@ -250,6 +256,8 @@ def without_units(text: str, *, scaled: bool = False) -> str:
     """Remove the units of all numbers in a calculation, `3 cm + 4 cm`; `scaled` brings each number to base units."""
 
     def replacement(match: re.Match[str]) -> str:
+        if match[0].strip() == "°" and re.search(r"(?:sin|cos|tan|cot|sec|csc)\s*\(?\s*[\d.]+$", text[: match.start()]):
+            return match[0]
         unit = parse_unit(match[0])
         if match[0] in CURRENCIES or unit is None:
             return "" if unit else match[0]
