@@ -198,7 +198,10 @@ def test_noise_of_every_kind_is_found():
     model["d"] = torch.nn.Linear(1, 1)
     model["d"].router_jitter_noise, model["d"].drop_prob, model["d"].use_dropout = 0.2, 0.0, True
     assert noise_of(model) == "dropout 0.1, router_jitter_noise 0.2"
+    model["d"].rank_dropout = {"default": 0.3}  # PEFT's
+    assert noise_of(model) == "dropout 0.1, router_jitter_noise 0.2, rank_dropout 0.3"
     turn_off_noise(model)
+    assert model["d"].rank_dropout == {"default": 0.0}
     assert (noise_of(model), model["a"].p, model["d"].use_dropout) == ("router_jitter_noise 0.2", 0.0, True)
 
 

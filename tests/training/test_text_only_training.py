@@ -15,11 +15,13 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    CTRLConfig,
     FalconConfig,
     GPT2Config,
     OPTConfig,
     PhimoeConfig,
     RwkvConfig,
+    XGLMConfig,
 )
 from trl.trainer.utils import use_adapter
 
@@ -205,6 +207,28 @@ def test_an_adapter_with_tokens_of_its_own_is_refused(name, policy, tmp_path):
         make(name, policy, tmp_path, rows=text_rows(name), trainer_kwargs={"peft_config": adapter})
 
 
+def test_an_adapter_of_which_there_is_no_second_one_is_refused_with_a_reference(policy, tmp_path):
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(policy), LoraConfig(target_modules=["q_proj"], bias="all")
+    )
+    given = {"rows": text_rows("AdaPOTrainer"), "model_init_kwargs": None}
+    given["trainer_kwargs"] = {"processing_class": AutoTokenizer.from_pretrained(policy)}
+    with pytest.raises(ValueError, match="^AdaPOTrainer: no copy of .* can be its reference .Lora.* Fix: beta=0"):
+        make("AdaPOTrainer", model, tmp_path, beta=0.1, **given)
+
+
+@pytest.mark.parametrize("config", [CTRLConfig, XGLMConfig])
+def test_positions_of_padded_rows_are_counted_from_the_first_token(config, policy, tmp_path):
+    """Theirs are computed, not learned; generate counts them so."""
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "dff": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    if config is XGLMConfig:
+        sizes = {"d_model": 32, "num_layers": 2, "attention_heads": 2, "ffn_dim": 64, "dropout": 0.0}
+        sizes |= {"attention_dropout": 0.0, "activation_dropout": 0.0}
+    folder = saved_with_tokenizer_of(policy, tmp_path / "model", config, **sizes)
+    trainer = make("AdaPOTrainer", folder, tmp_path, rows=text_rows("AdaPOTrainer"))
+    assert rollout_difference(trainer, Plain(folder, AutoConfig.from_pretrained(folder))) < 1e-5
+
+
 @pytest.mark.parametrize("width", [32, 16])
 def test_a_model_whose_forward_pass_calls_a_part_of_its_base_model_is_exact(width, policy, tmp_path):
     """OPT's calls `model.decoder`, which projects to another width before the head."""
@@ -219,6 +243,7 @@ ADAPTERS = {
     "tokens": lambda: LoraConfig(r=2, target_modules=["q_proj"], trainable_token_indices=[3, 4, 5]),
     "ia3": lambda: IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
     "shira": lambda: ShiraConfig(r=2, target_modules=["q_proj"]),  # keeps the places of its weights in a dictionary
+    "pissa": lambda: LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa"),  # changes its base
     "fourier": lambda: FourierFTConfig(n_frequency=10, target_modules=["q_proj"]),
 }
 
@@ -262,7 +287,10 @@ def test_an_adapter_of_another_name_is_refused(policy, tmp_path):
     model = trained_adapter(policy, "ia3")
     model.add_adapter("second", model.peft_config["default"])
     model.set_adapter("second")
-    with pytest.raises(ValueError, match="AdaPOTrainer: the policy's active adapter is second, expected default.* Fix"):
+    with pytest.raises(
+        ValueError,
+        match="AdaPOTrainer: of the policy's adapters default, second the active one is second, expected default.* Fix",
+    ):
         make("AdaPOTrainer", model, tmp_path, rows=text_rows("AdaPOTrainer"), model_init_kwargs=None)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from peft.utils.other import TrainableTokensWrapper
 from torch import nn
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
+from .replaced import replaced
 from .sharding import whole_state
 
 
@@ -56,6 +58,20 @@ def check_names(live: Collection[str], saved: Collection[str], checkpoint: str |
             f"the first of them {wrong[0]!r}. Training would have continued from other weights. Resume with the "
             "`peft_config` and the library versions that wrote the checkpoint."
         )
+
+
+@contextmanager
+def new_adapters_leave_the_base(model: Any) -> Iterator[None]:
+    """Let adapters that are added within the block, as TRL's "ref", begin plainly.
+
+    PiSSA, OLoRA and others take from the base model's weights what their own begin with.
+
+    Args:
+        model: whatever a trainer is given as its policy.
+    """
+    config = model.peft_config.get("default") if isinstance(model, PeftModel) else None
+    with replaced(config, init_lora_weights=True) if config is not None else nullcontext():
+        yield
 
 
 def fill_reference_adapter(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""Models that learned a vector for each position, as GPT-2: how many, and rows that are padded on the left.
+"""Models with a vector for each position, as GPT-2: how many they learned, and rows that are padded on the left.
 
 `generate` counts positions from a row's first token on. TRL's passes over padded rows leave that to the model, and
 GPT-2 counts the padding, too.
@@ -35,14 +35,15 @@ def table_of_tokens(model: Any) -> Any:
 
 
 def count_positions_from_the_first_token(model: Any) -> None:
-    """Let a text-only model that learned positions count those of a padded row as `generate` does.
+    """Let a text-only model whose positions are vectors count those of a padded row as `generate` does.
 
     Args:
         model: without adapters.
     """
     takes_positions = "position_ids" in inspect.signature(type(model).forward).parameters
     is_text_only = model.config.get_text_config() is model.config
-    if takes_positions and is_text_only and learned_positions(model) < math.inf:
+    is_rotary = getattr(model.config, "rope_parameters", None) and learned_positions(model) == math.inf
+    if takes_positions and is_text_only and not is_rotary:
         model.register_forward_pre_hook(_with_positions, with_kwargs=True)
 
 

@@ -17,7 +17,7 @@ from trl import GRPOConfig
 from trl.data_utils import is_conversational
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
-from ..compat.adapters import fill_reference_adapter, prepare_head
+from ..compat.adapters import fill_reference_adapter, new_adapters_leave_the_base, prepare_head
 from ..compat.chat_template import tokenizer_of, warn_of_moved_images
 from ..compat.fused_head import fused_head_output, use_own_head_output
 from ..compat.input_hooks import keep_one_input_hook
@@ -101,18 +101,29 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
                 f"{', '.join(names)}. Fix: {trainer}({unnamed}, args=…, train_dataset=…)."
             )
         model = named.get("model", positional[0] if positional else None)
-        if isinstance(model, PeftModel) and (active := model.active_adapters) != ["default"]:
+        adapters = [*model.peft_config] if isinstance(model, PeftModel) else []
+        active = model.active_adapters if isinstance(model, PeftModel) else ["default"]
+        if active != ["default"] or "ref" in adapters:
             raise ValueError(
-                f"{type(self).__name__}: the policy's active adapter is {', '.join(active)}, expected default, which "
-                "TRL trains, copies as the reference and saves. Fix: PeftModel.from_pretrained(base, folder, "
-                "is_trainable=True), without another adapter_name."
+                f"{type(self).__name__}: of the policy's adapters {', '.join(adapters)} the active one is "
+                f"{', '.join(active)}, expected default alone, which TRL trains, copies as ref and saves. Fix: "
+                "PeftModel.from_pretrained(base, folder, is_trainable=True), without another adapter_name."
             )
         try:
-            init(self, *positional, **named)
+            with new_adapters_leave_the_base(model):
+                init(self, *positional, **named)
         except TemplateError as error:
             raise ValueError(
                 f"{type(self).__name__}: the chat template cannot write a conversation ({type(error).__name__}: "
                 f"{error}). Fix: a processor whose chat_template takes the roles of the rows, and assistant."
+            ) from error
+        except ValueError as error:
+            # PEFT's words, of biases and of AdaLoRA; the constructor that this one calls may have said it
+            if "supports only 1" not in str(error) or "no copy of" in str(error):
+                raise
+            raise ValueError(
+                f"{type(self).__name__}: no copy of the policy's adapter can be its reference ({error}). Fix: beta=0, "
+                "or merge the adapter into its base model (merge_and_unload) and pass a peft_config."
             ) from error
 
     return checked

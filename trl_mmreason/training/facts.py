@@ -371,7 +371,8 @@ class _Observer(TrainerCallback):
         changed = {name for name, processes in zip(self._before, anywhere, strict=True) if processes}
         trainable = {name for name, weight in model.named_parameters() if weight.requires_grad}
         facts.tensors, facts.changed = len(trainable), len(trainable & changed)
-        facts.changed_frozen = sorted(changed - trainable)
+        frozen = changed - trainable
+        facts.changed_frozen = sorted(name for name in frozen if "ref" not in name.split("."))  # OFT's is projected
         total = torch.tensor([[facts.compared, facts.mean_difference * facts.compared, facts.max_difference]])
         counts, sums, largest = accelerator.gather(total.to(accelerator.device)).T
         facts.compared = int(counts.sum())

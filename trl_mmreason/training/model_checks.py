@@ -38,7 +38,7 @@ from .model_problems import (
     rotary_problem,
     tokens_problem,
 )
-from .noise import noise_found, noise_of, turn_off_hidden_noise
+from .noise import batch_norms, noise_found, noise_of, turn_off_hidden_noise
 from .processor_checks import TOKEN_TYPES, collated_problem, processor_problem, roles_problem, rows_problem, some_rows
 
 logger = logging.getLogger(__name__)
@@ -159,6 +159,8 @@ def _settle_noise(trainer: Any, model: Any, scores: Callable[[], Tensor], bound:
         found = noise_found(model, scores)
         noise, fix = f"{found:.2g} nats" if found > bound else "", "another model"
     trainer.has_noise = bool(noise)
+    if noise and batch_norms(model):
+        fix = "another model, as batch normalisation is one thing in training and another in evaluation"
     if noise:
         logger.warning(
             "%s: the policy has noise (%s), which is drawn anew in each pass: what samples and what is trained are not "

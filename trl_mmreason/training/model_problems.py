@@ -98,12 +98,13 @@ def adapter_problem(model: Any) -> str | None:
         model: with its adapters.
     """
     adapter = getattr(model, "active_peft_config", None)
-    if adapter is None or not adapter.is_prompt_learning or adapter.peft_type == PeftType.PREFIX_TUNING:
+    if adapter is None or adapter.peft_type == PeftType.PREFIX_TUNING:
         return None
-    return (
-        f"{type(adapter).__name__} puts tokens before those of a row, which TRL's fused LM head does not take. Fix: "
-        "LoRA, or prefix tuning."
-    )
+    if adapter.is_prompt_learning:
+        return f"{type(adapter).__name__} puts tokens before those of a row, which trainers do not take. Fix: LoRA."
+    if adapter.peft_type in (PeftType.ADAPTION_PROMPT, PeftType.POLY):
+        return f"{type(adapter).__name__} changes the forward pass, by which trainers score. Fix: LoRA."
+    return None
 
 
 def architecture_problem(config: Any) -> str | None:

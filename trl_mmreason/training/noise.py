@@ -24,16 +24,26 @@ _MOVED_POSITIONS = re.compile(r"pos_embed_(?:rescale|jitter|shift)")  # off with
 def noise_of(model: nn.Module) -> str:
     """The noise in attributes of modules, by name and strength, each kind once; "" without any."""
     found = dict.fromkeys(
-        f"{'dropout' if name == 'p' else name} {getattr(module, name)}" for module, name in _places(model)
+        f"{'dropout' if name == 'p' else name} {_strength(getattr(module, name))}" for module, name in _places(model)
     )
     return ", ".join(found)
+
+
+def _strength(value: Any) -> float:
+    """How much noise an attribute says; PEFT keeps one for each adapter."""
+    values = value.values() if isinstance(value, dict) else [value]
+    return max((one for one in values if isinstance(one, float | int) and not isinstance(one, bool)), default=0.0)
+
+
+def _off(value: Any) -> Any:
+    return dict.fromkeys(value, 0.0) if isinstance(value, dict) else 0.0
 
 
 def turn_off_noise(model: nn.Module) -> None:
     """Set it to 0 in attributes of modules; TRL's `disable_dropout` reaches layers of dropout alone."""
     for module, name in _places(model):
         if not _COUNTS_IN_EVALUATION.search(name):
-            setattr(module, name, 0.0)
+            setattr(module, name, _off(getattr(module, name)))
 
 
 def turn_off_hidden_noise(model: nn.Module, scores: Callable[[], Tensor]) -> None:
@@ -52,7 +62,7 @@ def turn_off_hidden_noise(model: nn.Module, scores: Callable[[], Tensor]) -> Non
     for name in dict.fromkeys(name for _, name in places):
         values = [(owner, getattr(owner, name)) for owner, other in places if other == name]
         for owner, _ in values:
-            setattr(owner, name, None if _MOVED_POSITIONS.fullmatch(name) else 0.0)
+            setattr(owner, name, None if _MOVED_POSITIONS.fullmatch(name) else _off(getattr(owner, name)))
         if not torch.equal(_scores_in(model, scores, training=False), expected):
             for owner, value in values:
                 setattr(owner, name, value)
@@ -61,15 +71,20 @@ def turn_off_hidden_noise(model: nn.Module, scores: Callable[[], Tensor]) -> Non
 def noise_found(model: nn.Module, scores: Callable[[], Tensor]) -> float:
     """How much the scores of a pass in training differ from those in evaluation, at most.
 
-    0 for models with batch normalisation, whose statistics a pass in training would change.
-
     Args:
         model, scores: as for `turn_off_hidden_noise`.
     """
-    if any(isinstance(part, _BatchNorm) for part in model.modules()):
-        return 0.0
     expected = _scores_in(model, scores, training=False)
-    return (_scores_in(model, scores, training=True) - expected).abs().max().item()
+    statistics = [(buffer, buffer.clone()) for part in batch_norms(model) for buffer in part.buffers()]
+    found = (_scores_in(model, scores, training=True) - expected).abs().max().item()
+    for buffer, before in statistics:
+        buffer.copy_(before)
+    return found
+
+
+def batch_norms(model: nn.Module) -> list[nn.Module]:
+    """The layers whose statistics a pass in training changes, and uses."""
+    return [part for part in model.modules() if isinstance(part, _BatchNorm)]
 
 
 def _scores_in(model: nn.Module, scores: Callable[[], Tensor], *, training: bool) -> Tensor:
@@ -88,6 +103,6 @@ def _places(model: nn.Module) -> Iterator[tuple[Any, str]]:
     """Each module with noise, and the attribute that says how much."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
-            is_named = _NAMES.search(name) or (name == "p" and isinstance(module, nn.modules.dropout._DropoutNd))
-            if is_named and isinstance(value, float | int) and not isinstance(value, bool) and value > 0:
+            is_named = _NAMES.search(name) or (name == "p" and "Dropout" in type(module).__name__)
+            if is_named and _strength(value) > 0:
                 yield module, name

@@ -217,10 +217,12 @@ def roles_problem(
         **template: what the trainer hands to the template, and a template of its own.
     """
     written = template.get("chat_template") or processing_class.chat_template
-    if not isinstance(rows, Dataset) or "prompt" not in rows.column_names or "raise_exception" not in str(written):
+    if not isinstance(rows, Dataset) or "prompt" not in rows.column_names or not written:
         return None
-    tried = set()
+    tried, may_refuse = set(), "raise_exception" in str(written)
     for number, row in enumerate(rows.select_columns("prompt")):
+        if number and not may_refuse:
+            break
         prompt = with_system_message(row["prompt"], system_prompt)
         roles = ("user",) if isinstance(prompt, str) else tuple(message["role"] for message in prompt)
         if roles in tried or "tool" in roles:
@@ -234,8 +236,8 @@ def roles_problem(
         except jinja2.TemplateError as error:
             return (
                 f"row {number} of {role} has messages of {', '.join(roles)}, which the chat template refuses "
-                f"({error}). Fix: put the system message's text into the question, or a processor whose chat_template "
-                "takes them."
+                f"({error}). Fix: a processor whose chat_template takes them"
+                + (", or put the system message's text into the question." if "system" in roles else ".")
             )
     return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from jinja2 import TemplateError
 from PIL import Image
 from transformers import AutoConfig, GenerationConfig, ProcessorMixin
 from trl.trainer.utils import add_fused_lm_head
@@ -94,7 +95,7 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
     try:
         turn = next_turn_ids(processor, "Please check your answer.", eos_token_ids=end_ids)
         yield Finding("ok", f"a second turn follows the first answer as it was sampled ({len(turn)} tokens).")
-    except ValueError as error:
+    except (ValueError, TemplateError) as error:
         yield Finding("FAIL", f"two turns (AdaPO, SCoRe, two-turn evaluation): {one_line(error)}")
     try:
         check_template("thoughts", processor, _THOUGHTS)
@@ -125,7 +126,8 @@ def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Fi
         ids = some_ids(processor, model)
         problem = scoring_problem(model, ids)
         images = [Image.new("RGB", (448, 336), "white")] if isinstance(processor, ProcessorMixin) else []
-        rows = Dataset.from_list([{"prompt": QUESTION, "images": shown} for shown in (images, [])])
+        longer = [{"role": "user", "content": "How many circles are there, and how many squares?"}]
+        rows = Dataset.from_list([{"prompt": QUESTION, "images": images}, {"prompt": longer, "images": []}])
         prompts = some_rows(processor, rows)
         if problem is None and prompts:
             _, problem = rows_scoring_problem(model, prompts, ids[0, -6:].tolist(), end_ids[0])
@@ -148,7 +150,7 @@ def _verdicts(model: Any, processor: Any, end_ids: list[int], no_auxiliary_loss:
     try:
         next_turn_ids(processor, "?", eos_token_ids=end_ids)
         two_turns = None
-    except ValueError as error:
+    except (ValueError, TemplateError) as error:
         two_turns = one_line(error)
     untried = ", as far as is known without --weights" if model.device.type == "meta" else ""
     if rotary := rotary_problem(model.config):
