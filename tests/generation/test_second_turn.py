@@ -1,6 +1,7 @@
 """What a policy reads before its second answer is one thing: in training, in evaluation and in AdaPO's prefilter."""
 
 import pytest
+import torch
 from datasets import Dataset
 from support import adapo_trainer, drawn_rows, full_but, ids_of, load
 
@@ -37,7 +38,9 @@ class SaysByHeart:
         if not inputs.get("use_cache"):  # training scores what was said
             return
         if inputs["input_ids"].shape[1] > 1:  # a prompt: its answer begins
-            rows = zip(inputs["input_ids"], inputs["attention_mask"].bool(), strict=True)
+            # one row alone has no padding to mask
+            masks = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+            rows = zip(inputs["input_ids"], masks, strict=True)
             self.read += [tuple(ids[mask].tolist()) for ids, mask in rows]
             self.step = 0
         outputs.logits[:] = -1e4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -90,10 +89,10 @@ def fill_reference_adapter(model: Any) -> None:
             if not hasattr(held, "keys") or not {"default", "ref"} <= set(held.keys()):
                 continue
             own, reference = held["default"], held["ref"]
-            if isinstance(own, nn.Module):
-                named = dict(itertools.chain(reference.named_parameters(), reference.named_buffers()))
-                for name, value in itertools.chain(own.named_parameters(), own.named_buffers()):
-                    named[name].data.copy_(value.data)
+            if isinstance(own, nn.Module):  # its weights TRL has copied, before it rounds those of a quantised policy
+                buffers = dict(reference.named_buffers())
+                for name, value in own.named_buffers():
+                    buffers[name].copy_(value)
             elif isinstance(own, torch.Tensor) and reference is not own:
                 reference.data.copy_(own.data)
 
