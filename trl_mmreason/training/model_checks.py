@@ -197,10 +197,13 @@ def reference_problem(model: Any, ids: Tensor, *, exact: bool) -> str | None:
     adapters = getattr(model, "peft_config", {})
     if "ref" not in adapters:
         return None
+    trained = [(weight, weight.requires_grad) for weight in model.parameters()]
     with _evaluating(model):
         own = _logps(model, [], ids)
         with use_adapter(model, "ref"):
             copied = _logps(model, [], ids)
+    for weight, requires_grad in trained:  # PEFT lets all of the adapter be trained to which it changes back
+        weight.requires_grad_(requires_grad)
     if difference := _difference(copied, own, _ROUNDED_ALIKE, exact=exact):
         kind = type(adapters["ref"]).__name__
         return (
