@@ -43,7 +43,8 @@ def count_positions_from_the_first_token(model: Any) -> None:
     takes_positions = "position_ids" in inspect.signature(type(model).forward).parameters
     is_text_only = model.config.get_text_config() is model.config
     is_rotary = getattr(model.config, "rope_parameters", None) and learned_positions(model) == math.inf
-    if takes_positions and is_text_only and not is_rotary:
+    is_known = _with_positions in model._forward_pre_hooks.values()  # an earlier trainer has done it
+    if takes_positions and is_text_only and not is_rotary and not is_known:
         model.register_forward_pre_hook(_with_positions, with_kwargs=True)
 
 
