@@ -1,9 +1,12 @@
 """Supervised start: where it ends, and that processes share it."""
 
+import gc
+
 import pytest
 import torch
 from accelerate import PartialState
 from processes import one_and_two
+from torch.nn.parallel import DistributedDataParallel
 
 from trl_mmreason.adapo.recipe import two_answers
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
@@ -43,15 +46,23 @@ def two_steps(_, folder, __):
     model, processor = build_model("qwen2_5_vl", "test")
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     rows = demonstrations(make_problems(["adding"], 64), PLAIN_ANSWERS)
-    teach(model, processor, rows, folder, measure=lambda _: 1.0, measure_every_steps=2, target_accuracy=0.5)
+    searched = []
+
+    def measure(_):
+        wrapped = [each for each in gc.get_objects() if type(each) is DistributedDataParallel]
+        searched.extend(each.find_unused_parameters for each in wrapped)
+        return 1.0
+
+    teach(model, processor, rows, folder, measure=measure, measure_every_steps=2, target_accuracy=0.5)
     moved = torch.cat([(weight - before[name]).flatten() for name, weight in model.named_parameters()])
-    return {"world_size": PartialState().num_processes, "moved": moved.detach()}
+    return {"world_size": PartialState().num_processes, "moved": moved.detach(), "searched": searched}
 
 
 @pytest.mark.full
 def test_two_processes_share_each_batch(tmp_path):
     alone, pair = one_and_two(two_steps, None, tmp_path, 2)
     assert alone["moved"].abs().max() > 4e-5
+    assert [part["searched"] for part in pair] == [[False], [False]]  # for weights that no row reaches
     for part in pair:  # all but a few: Adam makes whole steps of rounding errors where a gradient is 0
         assert torch.isclose(part["moved"], alone["moved"], rtol=0, atol=2e-6).float().mean() > 0.95
 

@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from transformers.trainer_callback import ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
-from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..data.folders import atomic_path
 from ..generation.engine import Failure, SamplingParams
 from ..generation.protocols import Direct, last_verdict
@@ -23,6 +22,7 @@ from ..generation.transformers_engine import TransformersEngine
 from ..jobs.answering import answer_in_memory
 from ..miniature.lessons import Lessons, demonstrations
 from ..miniature.tasks import make_problems, problems_dataset
+from ..training.construction import prepare_loading, prepare_models
 from ..training.stop_at_accuracy import StopAtAccuracy
 
 _BATCH = 32
@@ -133,7 +133,6 @@ def teach(
     Raises:
         RuntimeError: the target was not reached within the bound on steps.
     """
-    use_matrix_product_for_patches(model)
     advice = "Use easier categories, a larger model or more problems."
     stop = StopAtAccuracy(measure, target_accuracy, measure_every_steps, advice)
     config = SFTConfig(
@@ -154,7 +153,9 @@ def teach(
         seed=seed,
     )
     config.per_device_train_batch_size = max(1, _BATCH // config.world_size)
+    prepare_loading(model, config)
     trainer = SFTTrainer(model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop])
+    prepare_models(trainer)
     if trainer.pop_callback(ProgressCallback) is not None:  # there is none where bars are switched off
         trainer.add_callback(_LabelledProgress(f"Supervised start, until {target_accuracy:.0%} are right"))
     trainer.train()
