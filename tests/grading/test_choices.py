@@ -7,6 +7,7 @@ from trl_mmreason.grading.equivalence import same_answer
 
 LENGTHS = {"A": "12 cm", "B": "24 cm", "C": "30 cm", "D": "0.24 m and more"}
 ANIMALS = {"A": "a cat", "B": "a hat"}
+FORCES = {"A": "kx", "B": "mg", "C": "Mg"}
 TWICE = {"A": "1/2", "B": "0.5", "C": "2"}
 
 
@@ -43,6 +44,9 @@ TWICE = {"A": "1/2", "B": "0.5", "C": "2"}
         ("0.5", TWICE, "B"),  # as written
         ("0.50", TWICE, None),  # two choices have that value
         ("2.0", TWICE, "C"),
+        ("-kx", FORCES, None),
+        ("Mg", FORCES, "C"),
+        ('option "B"', LENGTHS, "B"),
         ("B", {"A": "B", "B": "A"}, "B"),  # the letter goes first
         ("7", {"1": "5", "2": "7"}, "2"),
         ("2", {"1": "5", "2": "7"}, "2"),

@@ -269,8 +269,125 @@ SECOND_LOOK = [  # kinds that somebody found who had not seen the rules
     (r"2\hat{\imath}", r"2\hat{i}", True),
 ]
 
+THIRD_LOOK = [  # signs, case and primes of symbols; bends; parts; vectors; what is left open; numbers in other words
+    ("-mg", "mg", False),
+    ("F=-kx", "F=kx", False),
+    ("v=-gt", "v=gt", False),
+    ("-xy", "xy", False),
+    ("−mg", "mg", False),
+    ("-AB", "AB", False),
+    (r"-\vec{AB}", r"\vec{AB}", False),
+    ("-x direction", "x direction", False),
+    ("Cl-", "Cl", False),
+    ("OH-", "OH", False),
+    ("BC=-AD", "BC=AD", False),
+    ("Mg", "mg", False),
+    ("GM", "gm", False),
+    ("F=mA", "F=ma", False),
+    ("AA", "Aa", False),
+    ("tt", "Tt", False),
+    ("H", "h", False),
+    ("T", "t", False),
+    ("mV", "MV", False),
+    ("AB'", "AB", False),
+    (r"\triangle ABC", r"\triangle A'B'C'", False),
+    (r"\angle 3'", r"\angle 3", False),
+    ("3-x", "|x-3|", False),
+    ("5-x", "|x-5|", False),
+    ("10-x", r"\sqrt{x^2-20x+100}", False),
+    ("13-2x", "|x-5|+|x-8|", False),
+    ("-1", "|x-10|/(x-10)", False),
+    ("50-x", "|x-50|", False),
+    ("(a) 7 (b) 3", "(a) 3 (b) 7", False),
+    ("21ab", "(a) 3 (b) 7", False),
+    ("72", "(1) 4 (2) 9", False),
+    ("3 R 12", "12 R 3", False),
+    ("36R", "12 R 3", False),
+    (r"\vec{BA}+\vec{AD}", r"\vec{AB}+\vec{AD}", False),
+    (r"2\vec{BA}", r"2\vec{AB}", False),
+    (r"\vec{BC}", r"\vec{CB}", False),
+    ("A or C", "AC", False),
+    ("B or D", "BD", False),
+    ("24 square units", "24 cubic units", False),
+    ("the Red Car", "the red car", True),
+    ("RED", "red", True),
+    ("x-direction", "x-direction", True),
+    ("men's shoes", "mens shoes", True),
+    ("AB", "AB", True),
+    (r"\overline{AB}", "AB", True),
+    (r"\vec{AB}", "AB", True),
+    ("b", "B", True),
+    ("DNA", "dna", True),
+    ("|x-3|", "|3-x|", True),
+    (r"\sqrt{(x-3)^2}", "|x-3|", True),
+    ("(a) 3 (b) 7", "(a) 3 (b) 7", True),
+    ("(a) 3, (b) 7", "(a) 3 (b) 7", True),
+    ("(a) 3; (b) 7", "(a) 3 (b) 7", True),
+    ("3, 7", "(a) 3 (b) 7", True),
+    (r"(1)\ 30^\circ\quad(2)\ 60^\circ", "(1) 30°; (2) 60°", True),
+    ("12 remainder 3", "12 R 3", True),
+    (r"12\text{ R }3", "12 R 3", True),
+    (r"\vec{AB}-\vec{AC}", r"\vec{CB}", True),
+    (r"\vec{AB}+\vec{BC}", r"\vec{AC}", True),
+    (r"-\vec{BA}", r"\vec{AB}", True),
+    (r"\frac12(\overrightarrow{AB}+\overrightarrow{AC})", r"\frac{1}{2}\vec{AB}+\frac{1}{2}\vec{AC}", True),
+    ("e^{2x}", "(e^x)^2", True),
+    ("x^x", r"e^{x\ln x}", True),
+    (r"\sqrt{x^2}", "|x|", True),
+    (r"\frac{x^3}{3}+c", r"\frac{x^3}{3}+C", True),
+    (r"\ln|x|+C_1", r"\ln|x|+C", True),
+    (r"-\frac14\cos2x+C", r"\frac12\sin^2x+C", True),
+    (r"x=2k\pi+\frac{\pi}{6}\ (k\in\mathbb{Z})", r"x=\frac{\pi}{6}+2k\pi, k\in\mathbb{Z}", True),
+    (r"\frac{\pi}{6}+2n\pi, n\in\mathbb{Z}", r"x=\frac{\pi}{6}+2k\pi, k\in\mathbb{Z}", True),
+    (r"\frac{n\pi}{2}, n\in\mathbb{Z}", r"\frac{k\pi}{2}, k\in Z", True),
+    ("C_5^2", "10", True),
+    (r"{5 \choose 2}", "10", True),
+    ("C_{10}^{3}", r"\binom{10}{3}", True),
+    ("60", "A_5^3", True),
+    ("third", "3rd", True),
+    ("the third", "3rd", True),
+    ("1st", "first", True),
+    ("twenty-first", "21st", True),
+    ("5th grade", "fifth grade", True),
+    ("1.5M", "1.5 million", True),
+    ("25000", "25k", True),
+    ("40k", "40000", True),
+    ("(10100)_2", "10100_2", True),
+    ("1-e^{-1}", r"1-\frac1{\mathrm e}", True),
+    ("exactly 20", "20", True),
+    (r"\text{Answer: } 14 ✅", "14", True),
+    ("4!=24", "24", True),
+    ("July 4th, 1776", "July 4, 1776", True),
+    ("2/3", "two thirds", True),
+    ("a hundred", "100", True),
+    ("24", "The area is 24 square meters.", True),
+    (r"f^{-1}(x)=\frac{x-1}{2}", r"\frac{x-1}{2}", True),
+    (r"\frac{x-1}{2}", r"f^{-1}(x)=\frac{x-1}{2}", True),
+    ("14 (rounded to the nearest integer)", "14", True),
+    (r"0.5\%", "5‰", True),
+    ("15:30", "3:30 PM", True),
+    (r"\text{3 to 4}", "3:4", True),
+    ("300000", "300 K", False),
+    ("4\pi", r"4\pi \text{ rad/s}", True),
+    ("3:30 AM", "3:30 PM", False),
+    ("10:45 AM", "10:45", True),
+    ("7:05", "7/5", False),
+    (r"\frac{x^3}{3}", r"\frac{x^3}{3}+C", False),
+    (r"\frac{x^3}{2}+C", r"\frac{x^3}{3}+C", False),
+    (r"\ln|2x|+C", r"\ln|x|+C", True),
+    (r"x=\frac{\pi}{6}+k\pi, k\in Z", r"x=\frac{\pi}{6}+2k\pi, k\in Z", False),
+    (r"x=\frac{\pi}{3}+2k\pi, k\in Z", r"x=\frac{\pi}{6}+2k\pi, k\in Z", False),
+    (r"[k\pi-\frac{\pi}{3}, k\pi+\frac{\pi}{6}](k\in Z)", r"[n\pi+\frac{2\pi}{3}, n\pi+\frac{7\pi}{6}], n\in Z", True),
+    (r"[k\pi-\frac{\pi}{3}, k\pi+\frac{\pi}{3}](k\in Z)", r"[k\pi-\frac{\pi}{3}, k\pi+\frac{\pi}{6}], k\in Z", False),
+    ("10", "C_5^3 + 1", False),
+    ("second", "3rd", False),
+    ("1/3", "2/3", False),
+    ("The area is 24 square meters", "The area is 42 square meters", False),
+    ("24", "The area is 42 square meters.", False),
+]
 
-@pytest.mark.parametrize(("answer", "gold", "right"), SECOND_LOOK)
+
+@pytest.mark.parametrize(("answer", "gold", "right"), SECOND_LOOK + THIRD_LOOK)
 def test_kinds_that_a_second_look_found(answer, gold, right):
     assert Grader().grade(rf"\boxed{{{answer}}}", gold).correct is right
 
@@ -304,3 +421,16 @@ def test_a_letter_in_terms_of_which_is_asked_is_no_unit():
     question = "Express the perimeter in terms of its side s."
     assert not Grader().grade(r"\boxed{4}", "4s", question=question).correct
     assert Grader().grade(r"\boxed{4s}", "4s", question=question).correct
+
+
+@pytest.mark.parametrize("letters", ["A or C", "A/C", "A或C"])
+def test_one_of_two_letters_is_not_both(letters):
+    assert not Grader().grade(rf"\boxed{{{letters}}}", "AC").correct
+    assert Grader().grade(r"\boxed{A, C}", "AC").correct
+
+
+@pytest.mark.parametrize("constant", [1, 2.5, 5, 20, 50, 400])
+def test_both_sides_of_a_bend_are_looked_at(constant):
+    bent, sides = f"|x-{constant}|", (f"x-{constant}", f"{constant}-x")
+    assert same_answer(bent, f"|{constant}-x|")
+    assert not any(same_answer(*pair) for side in sides for pair in ((bent, side), (side, bent)))

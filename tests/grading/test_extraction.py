@@ -84,6 +84,8 @@ BLANK_BOXES = [  # are no candidates
     (r"\boxed{0}", "0"),
 ]
 DECLARATIONS = [
+    ("The option is D.", "D"),
+    ("The option that best matches is D.", "D"),
     ("So the answer is 4.", "4"),
     ("The answer is 4.5.", "4.5"),
     ("The answer is: 4", "4"),
@@ -201,6 +203,13 @@ BARE_ANSWERS = [
     ("x" * 100, "x" * 100),
 ]
 NO_DECLARATION = [
+    "The least likely answer is D.",
+    "The worst answer is D.",
+    "A tempting answer is D.",
+    "Many students think the answer is D.",
+    "It's unlikely that the answer is D.",
+    "错误的答案是D",
+    "错误答案是D",
     "To answer: we have to count first.",
     "I have to answer the question of who is taller.",
     "I answered: 4 is what I see.",

@@ -30,6 +30,20 @@ def test_the_last_sentence_with_a_value_states_the_answer(text, answer):
     assert prose_answer(text) == answer
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There are not 8 blocks in it.",
+        "There are more than 8 blocks in the picture.",
+        "The number that we look for is either 8 or 9.",
+        "It is 8 more than the first bar has.",
+        "The share is less than 8 % in this chart.",
+    ],
+)
+def test_a_bound_is_no_value(text):
+    assert not Grader(prose=True).grade(text, "8").correct
+
+
 @pytest.mark.parametrize("text", ["", "I cannot see the image, and so I will not say.", "<think>It is 7."])
 def test_without_a_value_there_is_no_answer(text):
     assert prose_answer(text) is None

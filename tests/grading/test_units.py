@@ -28,7 +28,7 @@ from trl_mmreason.grading.units import asked_unit, parse_unit, speaks_of_percent
         ("25 percent", "25", Fraction(1, 100), {"percent": 1}),
         ("1 h 30 min", "5400/1", 1, {"s": 1}),
         ("5 feet 3 inches", "8001/5000", 1, {"m": 1}),  # 63 inches of 0.0254 m
-        ("4 square units", "4", 1, {}),
+        ("4 square units", "4", 1, {"units": 2}),
     ],
 )
 def test_quantities(text, number, factor, dimensions):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
 
 from .listings import Same
-from .notation import NeedsAlgebra, Refused, is_prose, normalise, words
+from .notation import NeedsAlgebra, Refused, normalise, same_words
 
 _LEAD = re.compile(
-    r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is| are)?\s*:?\s*(?=[(\[A-Za-z\d])"
+    r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is| are)?\s*:?\s*(?=[(\[A-Za-z\d\"])"
     r"|故?应?选择?项?[:为]?\s*",
     re.IGNORECASE,
 )
@@ -49,7 +50,7 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
     if len(text) > 1 and (verbatim := _verbatim(text, choices)):
         return verbatim
     if lead := _LEAD.match(text):
-        text = text[lead.end() :]
+        text = text[lead.end() :].strip('"')
     if (several := _letters(text, choices)) is not None:
         return several
     for label, rest in _readings(text, choices):
@@ -63,10 +64,8 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
 
 def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
     """The one choice with exactly this text, else the one that differs only in case and punctuation."""
-    for form in (str, str.casefold, words) if is_prose(text) else (str, str.casefold):
-        matching = frozenset(
-            label for label, value in choices.items() if value and form(normalise(value)) == form(text)
-        )
+    for alike in (operator.eq, lambda one, other: one.casefold() == other.casefold(), same_words):
+        matching = frozenset(label for label, value in choices.items() if value and alike(normalise(value), text))
         if matching:
             return matching if len(matching) == 1 else None
     return None

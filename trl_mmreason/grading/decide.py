@@ -66,7 +66,8 @@ def _matches(
     if known and (gold_labels := chosen(gold, known, same)):
         named = chosen(answer, known, same)
         if named is not None:
-            return named == gold_labels
+            undecided = len(named) > 1 and _OR.search(answer) and not _OR.search(gold)
+            return named == gold_labels and not undecided
         if choices:
             return False
     elif choices and (named := chosen(answer, choices, same)) and len(named) == 1:
@@ -74,6 +75,7 @@ def _matches(
     return same(answer, gold, lenient=lenient)
 
 
+_OR = re.compile(r"\bor\b|或|(?<=[A-J])\s*/", re.I)  # A or C is not both
 _NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA", "?", "??", "???"))
 _EMPTY_ARGUMENT = re.compile(
     r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"

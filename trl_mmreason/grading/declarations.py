@@ -26,7 +26,7 @@ _DECLARATION = re.compile(
     rf"(?P<heading>^[ \t#*_>]{{0,12}}(?:(?:{_WORDING})?answer|(?:最终|正确)?答案)[ \t*_]{{0,8}}$)"
     r"|(?P<hashes>(?<!\S)\#{4}(?!\#))"
     rf"|{_NAME}(?:{_COLON}|(?:\s{{1,3}}(?:to|for)\s[^.\n:：]{{1,80}}?)?{_IS})"
-    rf"|(?:{_CHINESE_NAME})(?:{_CHINESE_IS})"
+    rf"|(?<!错误)(?<!错误的)(?:{_CHINESE_NAME})(?:{_CHINESE_IS})"
     r"|(?<!不)[故应應][选選][择擇]?"
     # Without such a word before it, "choose" declares only if a letter follows and nothing says "do not".
     r"|(?<!不)(?<!不[能应该会])[选選][择擇]?[\s:：]{0,4}(?=[(（【]?\s?[A-ZＡ-Ｚ]))",
@@ -52,14 +52,18 @@ _CHOSEN = re.compile(
     # "It's B.", "Hence (B)" and "Solution: B" at the end of a line
     rf"|(?:\b(?i:it's|it\s+is|that's)\s{{1,3}}|(?:^|[.!?]\s{{1,3}}){_LEAD}|^\W{{0,4}}(?i:correct|solution|result|final)\s?:\s?)"
     rf"(?=\(?[A-J]\)?\*{{0,2}}[.!]?\s*$)"
+    r"|\b(?i:the\s{1,3}(?:option|choice|letter)(?:\s{1,3}(?:that|which)\s{1,3}(?:best\s{1,3})?(?:fits|matches|applies))?\s{1,3}is)"
+    rf"\s{{1,3}}(?={_CHOICES})"
     r"|选项\s?(?P<chinese>[A-J])\s?(?:是)?(?:正确|对)",
     re.M,
 )
 # What makes nothing of a declaration: a doubt before it in its sentence, or a word that takes it back after it.
 _DENIED = re.compile(
-    r"(?:\b(?:not|never|whether|if|unless)|n't)(?:\s+(?:think|believe|say|sure|clear|true|the\s+case|mean))?(?:\s+that)?\s*\Z"
-    r"|(?:\b(?:suppose|assume|assuming|doubt|wonder|nobody|no\s+one|cannot\s+say|no\s+way|(?:false|mistake|wrong)\s+to"
+    r"\b(?:least\s+likely|worst|second[- ]best|tempting|unlikely)\s+\Z"
+    r"|(?:\b(?:not|never|whether|if|unless)|n't)(?:\s+(?:think|believe|say|sure|clear|true|the\s+case|mean))?(?:\s+that)?\s*\Z"
+    r"|(?:\b(?:suppose|assume|assuming|doubt|unlikely|wonder|nobody|no\s+one|cannot\s+say|no\s+way|(?:false|mistake|wrong)\s+to"
     r"|false\s+that|not\s+true\s+that|might\s+(?:think|say|guess)|(?:some|other)\s+people|claim(?:ed|s)?)|n't\s+(?:think|believe)"
+    r"|\b(?:students|they|some|many|someone)\s+(?:\w+\s+)?(?:think|say|believe|guess|choose)\b"
     r"|\bnot\s+(?:think|believe))\b[^.!?\n]*\Z",
     re.I,
 )

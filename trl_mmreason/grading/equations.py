@@ -112,7 +112,17 @@ def _variables(side: str) -> bool:
         return any(map(str.isalpha, side))
 
 
-_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+
+
+def _same_time(one: re.Match[str], other: re.Match[str]) -> bool:
+    """Whether 15:30 is 3:30 PM; where one says neither AM nor PM, it may be either."""
+    written = [tuple(int(part or 0) for part in clock.groups()[:3]) for clock in (one, other)]
+    on_24_hours = [
+        (hour % 12 + 12 * (clock[4] in "pP") if clock[4] else hour, *rest)
+        for (hour, *rest), clock in zip(written, (one, other), strict=True)
+    ]
+    return on_24_hours[0] == on_24_hours[1] or (written[0] == written[1] and not (one[4] and other[4]))
 
 
 def _scales(part: str) -> bool:
@@ -126,11 +136,14 @@ def _scales(part: str) -> bool:
 
 def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     """Compare ratios: 2:3 is 4:6 and 2/3; times of day equal only themselves."""
-    if ":" not in answer + gold or is_prose(answer) or is_prose(gold):
+    if ":" not in answer + gold:
         return None
-    clocks = [_CLOCK.fullmatch(text) is not None for text in (answer, gold)]
-    if all(clocks):
-        return answer.lstrip("0") == gold.lstrip("0")
+    clocks = [_CLOCK.fullmatch(text) for text in (answer, gold)]
+    if clocks[0] and clocks[1]:
+        return _same_time(clocks[0], clocks[1])
+    answer, gold = (re.sub(r"(?<=\d) to (?=\d)", ":", text) for text in (answer, gold))
+    if is_prose(answer) or is_prose(gold):
+        return None
     left, right = (text.split(":") for text in (answer, gold))
     if len(left) == len(right) and not all(map(_scales, left + right)):
         return all(map(same, left, right))

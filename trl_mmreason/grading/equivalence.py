@@ -10,21 +10,23 @@ from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Protocol
 
-from . import equations, listings, numeric, regions
+from . import arbitrary, equations, listings, numeric, regions
 from .expressions import read
 from .notation import (
     NUMBER_WORDS,
     NeedsAlgebra,
     Unreadable,
     bracketed,
+    has_arrows,
     is_name,
-    is_prose,
     normalise,
+    same_words,
     split_top,
     squeezed,
     words,
 )
 from .units import (
+    NAMELESS,
     PERCENT,
     PLAIN,
     MeasurementUnit,
@@ -72,10 +74,14 @@ def same_answer(
         NeedsAlgebra: without `algebra`, where only it can decide.
         Refused: one of them is too large to compare.
     """
-    if _same_words(answer, gold):
+    if same_words(answer, gold):
         return True
-    left, right = normalise(answer), normalise(gold)
-    left = left if _STATED.match(right) else _STATED.sub("", left, count=1) if _STATED.match(left) else left
+    arrows = has_arrows(answer) and has_arrows(gold)
+    left, right = normalise(answer, arrows=arrows), normalise(gold, arrows=arrows)
+    if not _STATED.match(right):
+        left = _STATED.sub("", left, count=1)
+    elif not _STATED.match(left):
+        right = _STATED_NUMBER.sub("", right, count=1)
     percent = speaks_of_percent(gold) or speaks_of_percent(question)
     return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent, algebra))
 
@@ -97,17 +103,24 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
     if comma and _same(f"{comma[1].replace('.', '')}.{comma[2]}{answer[comma.end() :]}", gold, terms):
         return True
+    for short, other in ((answer, gold), (gold, answer)):  # 25k beside 25,000: the letter is no variable
+        match = _SHORT_NUMBER.fullmatch(short)
+        if match and _COUNT.fullmatch(other) and (match[2] != "K" or short is answer):  # a gold's K are kelvins
+            return _same(match[1] + _SHORT[match[2].lower()], other, terms)
     if len(answer) == len(gold) == 1 and answer.isascii() and answer.isalpha() and gold.isalpha():
-        return answer.casefold() == gold.casefold()
+        return answer == gold or answer.upper() == gold.upper() in "ABCDE"  # a choice; H is not h
     if claim := _claim(gold):
         return _claim(answer) == claim
-    if _same_words(answer, gold):
+    if same_words(answer, gold):
         return True
     if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
         return _quantities(answer, gold, terms)
     same, ratio = partial(_same, terms=terms), partial(_ratio, terms=terms)
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
+        lambda: listings.compare_parts(answer, gold, same),
+        lambda: arbitrary.compare_families(answer, gold),
+        lambda: arbitrary.compare_antiderivatives(answer, gold),
         lambda: _rounded(answer, gold, terms),
         lambda: equations.compare_dates(answer, gold),
         lambda: regions.compare_regions(answer, gold, same, ratio),
@@ -139,22 +152,13 @@ def _chemical(text: str) -> str | None:
     return plain if _CHEMICAL.fullmatch(plain) and not plain.isdigit() and re.search(r"[A-Z]", plain) else None
 
 
-_SYMBOL = re.compile(r"[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}\.?")
-
-
-def _same_words(answer: str, gold: str) -> bool:
-    """Whether both are words, and the same; 5 mW and 5 MW are not."""
-    if words(answer) != words(gold) or not is_prose(answer) or not is_prose(gold):
-        return False
-    return not (_SYMBOL.fullmatch(answer) and _SYMBOL.fullmatch(gold)) or answer.split() == gold.split()
-
-
 # ------------------------------------------------------------------------------------------------------------ dressing
 # What a sentence in a box says its value is
 _STATED = re.compile(r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|are)\s|(?:in )?total:)\s*(?!not\b)", re.I)
+_STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
 _HEDGE = re.compile(
     r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
-    r"|about |approximately |approx\.? |around |roughly |大约|约为?)\s*",
+    r"|about |approximately |approx\.? |around |roughly |exactly |大约|约为?)\s*",
     re.IGNORECASE,
 )
 _NOTHING = frozenset(
@@ -162,7 +166,10 @@ _NOTHING = frozenset(
 )
 _MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
-_REMARK = re.compile(r"(?<=[\d°}π])\s*\((?:(?:[a-z]+ )?angles?|approx(?:imately|\.)?|rounded|exact(?:ly)?)\)$")
+_REMARK = re.compile(
+    r"(?<=[\d°}π])\s*(?:\((?:(?:[a-z]+ )?angles?|approx(?:imately|\.)?|exact(?:ly)?"
+    r"|(?:rounded|correct to|to the nearest|nearest|since|because)\b[^()]*)\)|in total|✅|✓)$"
+)
 _CLAIM = re.compile(
     r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
     r"(?:$|(?P<reason>\s*[,.;:]?\s*(?:because|since|as|因为)\b.*)|(?P<rest>\s*[,.;:](?!\s*\d).*|\s+(?:it|they|this|that|there)\b.*))",
@@ -253,6 +260,8 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     if unit.noun or gold_unit.noun:
         counted = not (unit.noun and gold_unit.noun) or _same_noun(unit.noun, gold_unit.noun)
         return counted and not (unit.dimensions or gold_unit.dimensions) and _values(value, target, terms)
+    if powers := {power for each in (unit, gold_unit) for name, power in each.dimensions if name == NAMELESS}:
+        return len(powers) == 1 and _values(value, target, terms)
     if terms.unit and terms.unit.dimensions:
         unit, gold_unit = (u if u.dimensions else terms.unit for u in (unit, gold_unit))
     dimensions = {unit.dimensions, gold_unit.dimensions}
@@ -280,17 +289,33 @@ _MAGNITUDES = {
     "万": 10**4,
     "亿": 10**8,
 }
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "quarter": 4,
+    "third": 3,
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "eighth": 8,
+    "tenth": 10,
+}
+_PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
+_A_MAGNITUDE = re.compile(r"an?\s(?=(?:dozen|hundred|thousand|million|billion)\b)", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
+_COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(_MAGNITUDES)})s?)?", re.I)
+_SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
 _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
 
 
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
-    first, space, rest = text.partition(" ")
+    text = _PART.sub(lambda match: f"{NUMBER_WORDS[match[1].lower()]}/{_PARTS[match[2].lower()]}", text)
+    first, space, rest = _A_MAGNITUDE.sub("1 ", text).partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
-        text = f"{NUMBER_WORDS[first.lower()]} {rest}"
-    text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], text)
+        first = NUMBER_WORDS[first.lower()]
+    text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
     text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)
 
@@ -328,7 +353,7 @@ def _values(
         value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
         return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
-        return bool(words(gold)) and _same_words(answer, gold)
+        return bool(words(gold)) and same_words(answer, gold)
     except NeedsAlgebra:
         if terms.algebra is None:
             raise

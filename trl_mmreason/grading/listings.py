@@ -79,6 +79,39 @@ def _both_signs(items: list[str]) -> list[str]:
     ]
 
 
+# (a) 3 (b) 7, and the quotient and remainder of 12 R 3
+_LABEL = re.compile(r"(?:^|(?<=[\s,;.:]))\((?P<label>[a-h]|[1-9]|i{1,3}|iv|v)\)\s*")
+_REMAINDER = re.compile(r"(-?[\d.]+)\s+(?:R|r|remainder)\s+([\d./]+)")
+_ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
+_OPERATORS = "-+*/^="
+
+
+def labelled_parts(text: str) -> list[str] | None:
+    """The answers to the parts of a question, by the order of their labels; `None` without at least two labels."""
+    if match := _REMAINDER.fullmatch(text):
+        return [match[1], match[2]]
+    marks = list(_LABEL.finditer(text))
+    if len(marks) < 2 or marks[0].start():
+        return None
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    found = {mark["label"]: text[mark.end() : end].strip(" ,;.") for mark, end in zip(marks, ends, strict=True)}
+    in_order = next((order[: len(marks)] for order in _ORDERS if {*order[: len(marks)]} == found.keys()), None)
+    if in_order is None or any(
+        not part or part[0] in _OPERATORS[1:] or part[-1] in _OPERATORS for part in found.values()
+    ):
+        return None
+    return [found[label].removesuffix(" and").rstrip(" ,;") for label in in_order]
+
+
+def compare_parts(answer: str, gold: str, same: Same) -> bool | None:
+    """Compare the parts of an answer one by one, without their labels; `None` if neither has any."""
+    parts = labelled_parts(answer), labelled_parts(gold)
+    if parts == (None, None):
+        return None
+    left, right = (found or entries(text, bare=True) for found, text in zip(parts, (answer, gold), strict=True))
+    return len(left) == len(right) and all(map(same, left, right))
+
+
 def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
     """Compare tuples and points in order, sets and bare lists in any order; `None` if neither has several entries.
 

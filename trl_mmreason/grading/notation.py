@@ -57,6 +57,8 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("˚º", "°"),
         **dict(zip("≌〃∼⋃【】〈〉", "≅∥≈∪[]⟨⟩", strict=True)),
         **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)},
+        **{chr(ord("①") + number): f" ({number + 1}) " for number in range(9)},
+        "‰": " /1000 ",
         "∠": " angle ",
         "△": " triangle ",
         "≠": "!=",
@@ -121,7 +123,16 @@ _ACCENTS = {
     "dot": "\u0307",
     "ddot": "\u0308",
 }
-MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335"))
+_ARROW = "\u20d7"
+MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
+# The vector from A to B
+_BETWEEN_POINTS = re.compile(r"\\(?:vec|overrightarrow)\s*\{\s*([A-Z])\s*([A-Z])\s*\}")
+# Combinations and arrangements, n below and k above; a base behind brackets; the number e in upright type; 4! = 24
+_COUNTED = re.compile(r"(?<![A-Za-z\\])([CAP])_\{?(\d+)\}?\s*\^\{?(\d+)\}?")
+_CHOOSE = re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}")
+_BASED = re.compile(r"\(\s*([\dA-F]+)\s*\)\s*_\s*\{?\s*(\d+)\s*\}?")
+_UPRIGHT = re.compile(r"\\(?:mathrm|rm)\s+([A-Za-z])(?![A-Za-z])")
+_FACTORIAL_IS = re.compile(r"(?<=\d)!=(?=\s*\d)")
 _ACCENT = re.compile(
     rf"\\(?P<accent>{'|'.join(_ACCENTS)})(?![A-Za-z])\s*(?P<brace>\{{)?\s*(?P<letter>[A-Za-z]|\\[a-z]+)\s*(?(brace)\}})"
 )
@@ -167,8 +178,17 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
 
 
-def normalise(text: str) -> str:
-    """The canonical form of one answer.
+def has_arrows(text: str) -> bool:
+    r"""Whether it has vectors between points, `\vec{AB}`."""
+    return _BETWEEN_POINTS.search(text) is not None
+
+
+def normalise(text: str, *, arrows: bool = False) -> str:
+    r"""The canonical form of one answer.
+
+    Args:
+        text: the answer.
+        arrows: write the vector `\vec{AB}` as the difference of its ends, and not as the segment AB.
 
     Raises:
         Refused: it is longer than 2000 characters or nested deeper than 50 levels.
@@ -181,7 +201,11 @@ def normalise(text: str) -> str:
         raise Refused("it unfolds into a string too long to compare")
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
+    text = _UPRIGHT.sub(r" \1 ", _FACTORIAL_IS.sub("! =", text))
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
+    if arrows:
+        text = _BETWEEN_POINTS.sub(rf"(\2{_ARROW}-\1{_ARROW})", text)
+    text = _BASED.sub(r"\1_\2", _CHOOSE.sub(r"\\binom{\1}{\2}", text))
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
@@ -196,13 +220,18 @@ def normalise(text: str) -> str:
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
     text = re.sub(r"\^ ?(?:\{ ?° ?\}|°)", "°", text)
     text = _TIMES.sub("*", re.sub(r"==+", "=", text))
-    text = _POWER_FIRST.sub(r"_\2^\1", text)
+    text = _COUNTED.sub(_number_of_choices, _POWER_FIRST.sub(r"_\2^\1", text))
     text = re.sub(r"_\{(\w)\}", r"_\1", text)
     text = re.sub(r"\\\{\s*\\\}", "∅", text)
     text = re.sub(
         r"\b(?:(negative|minus)|positive|plus)?\s*infinity\b", lambda m: "-∞" if m[1] else "∞", text, flags=re.I
     )
     return " ".join(text.split())
+
+
+def _number_of_choices(match: re.Match[str]) -> str:
+    ordered = "" if match[1] == "C" else f"*{match[3]}!"
+    return rf"(\binom{{{match[2]}}}{{{match[3]}}}{ordered})"
 
 
 def check_depth(text: str) -> None:
@@ -318,9 +347,26 @@ NUMBER_WORDS = {
 }
 
 
-_WORD = re.compile(r"-?\d+(?:[.,]\d+)*|[^\W\d_]+")
+_IRREGULAR = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+_IRREGULAR |= {"twelve": "twelfth"}
+
+
+def _ordinal(word: str) -> str:
+    head, dash, last = word.rpartition("-")
+    return head + dash + _IRREGULAR.get(last, f"{last.removesuffix('y')}ieth" if last.endswith("y") else f"{last}th")
+
+
+_ORDINALS = {
+    _ordinal(word): value + ("th" if value[-2:-1] == "1" else {"1": "st", "2": "nd", "3": "rd"}.get(value[-1], "th"))
+    for word, value in NUMBER_WORDS.items()
+    if word.isascii() and word != "zero"
+}
+_ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True))})\b")
+# Of July 4th
+_DAY = re.compile(r"\b((?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*\.? \d{1,2})(?:st|nd|rd|th)\b")
+_WORD = re.compile(r"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+")
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
-_ARTICLE = re.compile(r"\b(?:an?|the)\s+(?=[^\W\d_])", re.IGNORECASE)
+_ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
 
 
 def _undotted(text: str) -> str:
@@ -329,8 +375,9 @@ def _undotted(text: str) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of `text`, without case, articles and punctuation."""
-    return tuple(_WORD.findall(_ARTICLE.sub("", _undotted(text)).casefold().replace("'", "")))
+    """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
+    plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
+    return tuple(_WORD.findall(_DAY.sub(r"\1", plain).replace("'", "")))
 
 
 def is_prose(text: str) -> bool:
@@ -342,8 +389,27 @@ def is_prose(text: str) -> bool:
     )
 
 
+# What may be symbols, whose case counts, and no word: 5 mW, AB, mgh, Tt
+_MAYBE_SYMBOLS = re.compile(
+    r"(?:[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}"
+    r"|(?!(?i:no|up|on|in|at|ok|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|[^\W\d_aeiouAEIOU]+|[a-z]+[A-Z]))\.?"
+)
+# A sign or a prime, which changes what letters stand for: -mg, Cl-, A'B'
+_SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?<=[A-Z\d])'+(?![a-z])")
+
+
+def same_words(answer: str, gold: str) -> bool:
+    """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
+    if words(answer) != words(gold) or not is_prose(answer) or not is_prose(gold):
+        return False
+    if _SIGN.findall(answer) != _SIGN.findall(gold):
+        return False
+    symbols = _MAYBE_SYMBOLS.fullmatch(answer) and _MAYBE_SYMBOLS.fullmatch(gold)
+    return not symbols or answer.split() == gold.split()
+
+
 _NAME = re.compile(
-    r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335])+(?:_\s*(?:\w|\{[^{}]*\}))?'*"
+    r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
     r"(?:\s*\([A-Za-z0-9, ]{1,20}\))?)"
 )
 

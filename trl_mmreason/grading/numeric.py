@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 from .expressions import Expression, Node, functions_in, read
 from .notation import NeedsAlgebra, Refused, Undefined, Unreadable
@@ -15,8 +16,10 @@ Number = Fraction | float | complex
 
 MAX_BITS = 4096  # of a numerator or denominator
 MAX_FACTORIAL = 300
-POINTS = 6
+POINTS = 8
 MIN_POINTS = 3
+_FAR = 1000
+_FAR_POINTS = ((3, 5), (4, 5))  # of every other variable, one of them negative
 STRICT = Fraction(1, 10**6)
 LENIENT = Fraction(1, 100)
 _NEGLIGIBLE = 1e-9  # below this, a sum in floating point may be zero or not
@@ -76,6 +79,15 @@ def numeric_ratio(answer: str, gold: str) -> float | None:
         raise Refused("a factor beyond floating point") from error
 
 
+def differ_by_constant(answer: str, gold: str) -> bool:
+    """Whether answer − gold is the same for all values of the variables, as of two antiderivatives."""
+    functions = functions_in(answer, gold)
+    pairs = _values(read(answer, functions), read(gold, functions))
+    differences = [complex(a - g) for a, g in pairs]
+    sizes = [1 + _size(a) + _size(g) for a, g in pairs]
+    return all(abs(d - differences[0]) <= STRICT * size for d, size in zip(differences, sizes, strict=True))
+
+
 def value_of(text: str) -> Number:
     """The value of an expression without variables; raises `Unreadable` where it has none."""
     expression = read(text)
@@ -123,7 +135,8 @@ def _close(value: Number, target: Number, tolerance: Fraction) -> bool:
 def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
     """Yield both values at common points where both are defined; real unless they contain the imaginary unit."""
     names = sorted(left.symbols | right.symbols)
-    pairs = []
+    pairs, too_large = [], None
+    beyond = min(max([Fraction(1), *_numbers(left.node), *_numbers(right.node)]), Fraction(_FAR))
     for index in range(2 * POINTS):
         point: dict[str, Fraction] = {}
         for place, name in enumerate(names):
@@ -131,13 +144,18 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
             # variable is now the larger one, now the smaller one
             random = Random(f"{name} {index} {left.node} {right.node}")
             sign = -1 if (0, 1 + place % 2, 1)[index % 3] == 1 else 1
-            point[name] = sign * Fraction(
-                random.randint(3, 97), random.randint(5, 29) * (1 + 4 * ((index + place) % 2))
-            )
+            size = Fraction(random.randint(3, 97), random.randint(5, 29) * (1 + 4 * ((index + place) % 2)))
+            far = index in _FAR_POINTS[place % 2]  # on the other side of |x - 5|
+            point[name] = sign * (beyond * (1 + size / 20) if far else size)
         try:
             pair = _at(left, right, point)
         except OverflowError as error:
-            raise Refused("its values are too large") from error
+            too_large = error
+            continue
+        except NeedsAlgebra:
+            if any(index in each for each in _FAR_POINTS):
+                continue
+            raise
         except Refused:
             raise
         except (ZeroDivisionError, ValueError):
@@ -146,9 +164,20 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
             pairs.append(pair)
         if len(pairs) == POINTS:
             break
+    if len(pairs) < MIN_POINTS and too_large:
+        raise Refused("its values are too large") from too_large
     if len(pairs) < MIN_POINTS:
         raise NeedsAlgebra("it is undefined at most points")
     return pairs
+
+
+def _numbers(node: Any) -> Iterator[Fraction]:
+    """All numbers in an expression."""
+    if isinstance(node, Fraction):
+        yield abs(node)
+    elif isinstance(node, tuple | list):
+        for part in node:
+            yield from _numbers(part)
 
 
 def _at(left: Expression, right: Expression, point: Mapping[str, Fraction]) -> tuple[Number, Number]:

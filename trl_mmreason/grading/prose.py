@@ -29,6 +29,12 @@ _STATES = re.compile(
 )
 _ASIDE = re.compile(r",?\s(?:which|because|since|as\s+(?:we|it|there|the))\b.*", re.DOTALL)
 _BETWEEN = re.compile(rf"\b(?:between|from)\s+({_NUMBER})\s+(?:and|to)\s+({_NUMBER})")
+_NO_VALUE = re.compile(
+    r"\b(?:not(?:\s(?:in|at|on))?|(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than|at\s+(?:least|most)|either"
+    r"|over|under|below|above|either\s+\S+\s+or)\s+\Z",
+    re.I,
+)
+_COMPARED = re.compile(r"\s+(?:more|less|fewer|greater|smaller|larger|higher|lower)\b[^.]*\bthan\b", re.I)
 _CHOICE = re.compile(r"\b(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-J])\)?(?![\w'])|(?<!\w)\(([A-J])\)(?!\w)")
 
 
@@ -61,13 +67,18 @@ def prose_answer(text: str) -> str | None:
     return declared
 
 
+def _is_bound(sentence: str, value: re.Match[str]) -> bool:
+    """Whether it is no value: not 8, more than 8, 8 more than, either 8 or 9."""
+    return bool(_NO_VALUE.search(sentence, 0, value.start()) or _COMPARED.match(sentence, value.end()))
+
+
 def _stated(sentence: str) -> str | None:
     sentence = _ASIDE.sub("", sentence)
     if choices := list(_CHOICE.finditer(sentence)):
         return choices[-1][1] or choices[-1][2]
     if between := _BETWEEN.search(sentence):
         return f"[{between[1]}, {between[2]}]"
-    values = list(_VALUE.finditer(sentence))
+    values = [value for value in _VALUE.finditer(sentence) if not _is_bound(sentence, value)]
     for verb in reversed(list(_STATES.finditer(sentence))):
         after = next((value for value in values if value.start() >= verb.end()), None)
         if after and len(sentence[verb.end() : after.start()].split()) <= 2:

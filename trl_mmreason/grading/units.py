@@ -193,8 +193,12 @@ _NOT_COUNTED = NUMBER_WORDS.keys() | set(
     ).split()
 )
 _IN_BRACKETS = re.compile(r"(?<=[\d}π])\s*\(\s*([^\W\d][^()\d=]*)\)$")
+NAMELESS = "units"
+"""Stands for the dimension of `5 square units`."""
 _NAMELESS = re.compile(
-    r"(?<=[\d)}π])\s*(?:(?:square|cubic|sq\.?|cu\.?) )?\s*units?(?:\s*\^\s*\{?[23]\}?)?$", re.IGNORECASE
+    r"(?<=[\d)}π])\s*(?:(?:(?P<area>square|sq\.?)|(?P<volume>cubic|cu\.?)) )?\s*"
+    r"units?(?:\s*\^\s*\{?(?P<power>[23])\}?)?$",
+    re.IGNORECASE,
 )
 _COMPOUND = re.compile(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8})\s*(?:,\s*|\band\s+)?")
 
@@ -211,7 +215,8 @@ def split_unit(text: str, *, products: bool = False) -> tuple[str, MeasurementUn
         return text[3:].strip(), PERCENT
     text = _IN_BRACKETS.sub(r"\1", text)
     if match := _NAMELESS.search(text):
-        return text[: match.start()], PLAIN
+        power = 2 if match["area"] else 3 if match["volume"] else int(match["power"] or 0)
+        return text[: match.start()], PLAIN._replace(dimensions=((NAMELESS, power),) if power else ())
     if (compound := compound_quantity(text)) is not None:
         return compound
     starts = [match.start() for match in _PIECE.finditer(text)][-24:]

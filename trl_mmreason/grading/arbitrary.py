@@ -1,0 +1,73 @@
+"""Compare answers that leave something open: a constant of integration, `+ C`, or any integer, `2kπ, k ∈ Z`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from .listings import listing
+from .notation import NeedsAlgebra, Unreadable
+from .numeric import differ_by_constant, value_of
+
+_CONSTANT = re.compile(r"(?:\S*\s*=\s*)?(?P<rest>.*[a-zθ|)}].*\S)\s*\+\s*(?P<letter>[Cc]|[Kk])(?:_\d|_\{\d\})?")
+_INTEGERS = re.compile(
+    r"\s*(?:,|\(|(?:where|for|with)\b)*\s*(?P<letter>[a-z])\s*"
+    r"(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?"
+)
+
+
+def compare_antiderivatives(answer: str, gold: str) -> bool | None:
+    """Whether two functions `… + C` differ by a constant; `None` if the gold does not end so."""
+    left, right = _CONSTANT.fullmatch(answer), _CONSTANT.fullmatch(gold)
+    if right is None or right["letter"] != "C" or left is None:
+        return None
+    try:
+        return differ_by_constant(left["rest"], right["rest"])
+    except Unreadable:
+        return None
+
+
+def compare_families(answer: str, gold: str) -> bool | None:
+    """Whether two values, lists or intervals are the same for all integers together; `None` if the gold has none.
+
+    The answer need not say that its k is an integer.
+    """
+    if (said := _INTEGERS.search(gold)) is None or said.end() < len(gold):
+        return None
+    left, right = _family(answer), _family(gold)
+    if left is None or right is None:
+        return None
+    if left[0] != right[0] or len(left[1]) != len(right[1]):
+        return False
+    step = right[1][0][1]
+    shifts = [(a - g) / step if step else float(a != g) for (a, _), (g, _) in zip(left[1], right[1], strict=True)]
+    steps = {round(abs(each), 9) for _, each in left[1] + right[1]}
+    return len(steps) == 1 and all(abs(shift - round(shifts[0])) < 1e-6 for shift in shifts)
+
+
+def _family(text: str) -> tuple[str, list[tuple[float, float]]] | None:
+    """The brackets of a list or an interval, and the value of each entry at 0 with its step; `None` for others."""
+    said = _INTEGERS.search(text)
+    if said and said.end() == len(text):
+        text = text[: said.start()]
+    text = re.sub(r"^[^\W\d_](?:_\w)?\s*(?:=|∈)\s*", "", text.strip())
+    letters = {said["letter"]} if said else set(re.findall(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])", text))
+    if len(letters) != 1:
+        return None
+    (letter,) = letters
+    held = listing(text)
+    open_entries = held.entries if held and held.opening else [text]
+    values = []
+    for entry in open_entries:
+        try:
+            at = [complex(value_of(_with(entry, letter, number))).real for number in (0, 1, 2)]
+        except (Unreadable, NeedsAlgebra, OverflowError):
+            return None
+        if abs(at[2] - 2 * at[1] + at[0]) > 1e-9:
+            return None  # not the same step everywhere
+        values.append((at[0], at[1] - at[0]))
+    return held.brackets if held else "", values
+
+
+def _with(text: str, letter: str, number: int) -> str:
+    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", f"({Fraction(number)})", text)
