@@ -11,7 +11,7 @@ from torch.nn.functional import conv3d
 from trl_mmreason.compat.patch_embedding import WholePatchConv3d, use_matrix_product_for_patches
 from trl_mmreason.generation.model_loading import load_model
 from trl_mmreason.miniature.tasks import make_problem
-from trl_mmreason.training.construction import prepare_policy
+from trl_mmreason.training.preparation import prepare_policy
 
 BY_CONVOLUTION = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
 

@@ -4,7 +4,8 @@ import gc
 
 import pytest
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from processes import one_and_two
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,6 +27,8 @@ def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path
     path = teach(model, processor, rows, tmp_path / "taught", measure=lambda _: measured.pop(0), **every)
     assert measured == [1.0]
     assert (path / "model.safetensors").exists()
+    assert Accelerator(cpu=True, mixed_precision="bf16").mixed_precision == "bf16"  # the next stage's own
+    AcceleratorState._reset_state()
 
 
 @pytest.mark.full

@@ -276,7 +276,7 @@ def test_the_reference_of_a_trained_adapter_is_that_adapter(kind, policy, tmp_pa
 
 def test_trl_copies_a_part_of_an_adapter(policy, tmp_path, monkeypatch):
     """huggingface/trl#6975; when this fails, `fill_reference_adapter` can go."""
-    monkeypatch.setattr("trl_mmreason.training.construction.fill_reference_adapter", lambda model: None)
+    monkeypatch.setattr("trl_mmreason.training.preparation.fill_reference_adapter", lambda model: None)
     name, kwargs = "AdaPOTrainer", {"processing_class": AutoTokenizer.from_pretrained(policy)}
     given = {"rows": text_rows(name), "trainer_kwargs": kwargs, "beta": 0.1, "model_init_kwargs": None}
     with pytest.raises(ValueError, match=r"the reference, a copy .*\(IA3Config\), differs from it by .* Fix: merge"):

@@ -20,9 +20,10 @@ from standins import build_models, load_dataset
 from trl_mmreason.compat.precision import settle_on_cpu
 from trl_mmreason.data.images import with_images
 from trl_mmreason.training.checkpoint import CheckpointRestoreMixin
-from trl_mmreason.training.construction import load_policy_processor, prepare_models
+from trl_mmreason.training.construction import load_policy_processor
 from trl_mmreason.training.grpo import GroupGRPOTrainer
 from trl_mmreason.training.length_batching import LengthBatchingMixin
+from trl_mmreason.training.preparation import prepare_models
 from trl_mmreason.training.reference import reference_from_policy
 from trl_mmreason.training.sft import CompletionSFTTrainer
 

@@ -50,11 +50,10 @@ from ..training.construction import (
     check_rows,
     config_of,
     load_policy_processor,
-    prepare_loading,
-    prepare_models,
     without_image_columns,
 )
 from ..training.facts import RunFactsMixin
+from ..training.preparation import prepare_loading, prepare_models
 from ..training.processor_checks import check_template, warn_of_other_prompts
 from ..training.reference import reference_from_policy
 from .chains import Path, ProcessReward, path_metrics, question_digests, with_ids
@@ -139,7 +138,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         self.rounds: list[dict[str, Any]] = []
         self._current = 0  # rounds that the model in memory has finished
         self._start = model if isinstance(model, str) else None
-        prepare_loading(model, args)
+        padding = prepare_loading(model, args)
         with reference_from_policy(model, args, kwargs.get("peft_config")):
             pairs = in_sight(_NO_PAIRS_YET)
             super().__init__(model, args=args, train_dataset=pairs, processing_class=processing_class, **kwargs)
@@ -156,7 +155,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         }
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy, merger=False)
-        prepare_models(self)
+        prepare_models(self, padding)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """Train all unfinished rounds; return the `Trainer.train` output of the last one.

@@ -22,13 +22,12 @@ from ..training.construction import (
     check_rows,
     config_of,
     load_policy_processor,
-    prepare_loading,
-    prepare_models,
     refuse_replaced,
     without_image_columns,
 )
 from ..training.facts import RunFactsMixin
 from ..training.length_batching import Layout, LengthBatchingMixin
+from ..training.preparation import prepare_loading, prepare_models
 from ..training.sft import prepare_each
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
@@ -97,7 +96,7 @@ class ProcessRewardTrainer(
         refuse_replaced("ProcessRewardTrainer", kwargs)
         columns = {"prompt", "completion", "step_labels", "answer_label"}
         check_rows("ProcessRewardTrainer", train_dataset, eval_dataset, columns)
-        prepare_loading(model, args)
+        padding = prepare_loading(model, args)
         processing_class = processing_class or load_policy_processor(model, args)
         check = partial(_checked, processing_class=processing_class)
         super().__init__(
@@ -118,7 +117,7 @@ class ProcessRewardTrainer(
         self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy, merger=False)
-        prepare_models(self)
+        prepare_models(self, padding)
         self._since_log: list[Tensor] = []
 
     def compute_loss(

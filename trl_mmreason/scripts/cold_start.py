@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.trainer_callback import ProgressCallback
@@ -22,7 +23,7 @@ from ..generation.transformers_engine import TransformersEngine
 from ..jobs.answering import answer_in_memory
 from ..miniature.lessons import Lessons, demonstrations
 from ..miniature.tasks import make_problems, problems_dataset
-from ..training.construction import prepare_loading, prepare_models
+from ..training.preparation import prepare_loading, prepare_models
 from ..training.stop_at_accuracy import StopAtAccuracy
 
 _BATCH = 32
@@ -153,9 +154,9 @@ def teach(
         seed=seed,
     )
     config.per_device_train_batch_size = max(1, _BATCH // config.world_size)
-    prepare_loading(model, config)
+    padding = prepare_loading(model, config)
     trainer = SFTTrainer(model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop])
-    prepare_models(trainer)
+    prepare_models(trainer, padding)
     if trainer.pop_callback(ProgressCallback) is not None:  # there is none where bars are switched off
         trainer.add_callback(_LabelledProgress(f"Supervised start, until {target_accuracy:.0%} are right"))
     trainer.train()
@@ -164,4 +165,5 @@ def teach(
             model.save_pretrained(unfinished)
             processing_class.save_pretrained(unfinished)
     trainer.accelerator.wait_for_everyone()
+    AcceleratorState._reset_state()  # or the next trainer could have no other precision
     return Path(output_dir)

@@ -26,6 +26,7 @@ from transformers.trainer_utils import TrainOutput
 
 from ..compat.adapters import CheckpointError, adapter_tensors, check_adapter_restored, check_names
 from ..compat.sharding import buffers_are_sent, is_sharded, load_whole_state, loading_whole, whole_state
+from ..compat.special_tokens import own_padding
 from ..data.folders import atomic_path, lock_folder, unlock_folder
 from .best_model import BestModelMixin
 from .interruption import ends_on_signal
@@ -156,7 +157,7 @@ class CheckpointRestoreMixin(BestModelMixin):
         folder = self.args.output_dir
         locks = self.is_world_process_zero() and lock_folder(folder)
         try:
-            with ends_on_signal(self), buffers_are_sent():
+            with ends_on_signal(self), buffers_are_sent(), own_padding():
                 return super().train(self._resolve_checkpoint(resume_from_checkpoint), *args, **kwargs)
         except KeyboardInterrupt as interrupt:
             newest, _ = newest_checkpoint(folder)

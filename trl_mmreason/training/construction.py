@@ -5,36 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 from datasets import ClassLabel, Dataset
 from jinja2 import TemplateError
 from peft import PeftModel
-from transformers import AutoConfig, AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
-from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers import AutoProcessor, PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments
 from trl import GRPOConfig
 from trl.data_utils import is_conversational
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
-from ..compat.adapters import fill_reference_adapter, new_adapters_leave_the_base, prepare_head
-from ..compat.chat_template import tokenizer_of, warn_of_moved_images
-from ..compat.fused_head import fused_head_output, use_own_head_output
-from ..compat.input_hooks import keep_one_input_hook
-from ..compat.known_images import encode_images_once
-from ..compat.learned_positions import count_positions_from_the_first_token
-from ..compat.model_parts import placeholder_ids, without_adapters
-from ..compat.patch_embedding import use_matrix_product_for_patches
-from ..compat.precision import check_precision
-from ..compat.sharding import exact_rotary_frequencies, import_model_classes, name_own_layers, use_whole_head
-from ..compat.vision_passes import ImageHooks, ensure_image_pass
+from ..compat.adapters import new_adapters_leave_the_base
+from ..compat.chat_template import tokenizer_of
 from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
-from .model_checks import check_model, is_placed_later, unreached_weights
-from .model_problems import architecture_problem
-from .noise import turn_off_noise
 from .processor_checks import NO_TEMPLATE
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
@@ -109,6 +95,12 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
                 f"{', '.join(active)}, expected default alone, which TRL trains, copies as ref and saves. Fix: "
                 "PeftModel.from_pretrained(base, folder, is_trainable=True), without another adapter_name."
             )
+        args = named.get("args", dict(zip(names, positional, strict=False)).get("args"))
+        if getattr(model, "_hf_peft_config_loaded", False) and getattr(args, "beta", 0.0):
+            raise ValueError(
+                f"{type(self).__name__}: the policy has an adapter of transformers' own add_adapter, which has no "
+                "reference without it. Fix: a model with PeftModel.from_pretrained or get_peft_model, or beta=0."
+            )
         try:
             with new_adapters_leave_the_base(model):
                 init(self, *positional, **named)
@@ -118,6 +110,14 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
                 f"{error}). Fix: a processor whose chat_template takes the roles of the rows, and assistant."
             ) from error
         except ValueError as error:
+            if "Target module" in str(error) and "is not supported" in str(error):  # PEFT's, with all of the module
+                target = str(error).partition("(")[0].removeprefix("Target module ")
+                raise ValueError(
+                    f"{type(self).__name__}: the peft_config names layers of a kind that PEFT does not adapt "
+                    f"({target}), as in a vision encoder whose layers are named as the language model's. Fix: "
+                    'target_modules="all-linear", or a regular expression as '
+                    'r".*language_model.*\\.(q_proj|v_proj)".'
+                ) from error
             # PEFT's words, of biases and of AdaLoRA; the constructor that this one calls may have said it
             if "supports only 1" not in str(error) or "no copy of" in str(error):
                 raise
@@ -307,9 +307,15 @@ def refuse_missing_template(name: str, processing_class: Any, rows: Any) -> None
         rows: those of training; the first is looked at.
 
     Raises:
+        TypeError: it is neither.
         ValueError: names the fix.
     """
-    if getattr(processing_class, "chat_template", None) or tokenizer_of(processing_class).chat_template:
+    if not isinstance(processing_class, ProcessorMixin | PreTrainedTokenizerBase):
+        raise TypeError(
+            f"{name}: processing_class is a {type(processing_class).__name__}, expected a processor or a tokenizer. "
+            "Fix: AutoProcessor.from_pretrained(…)."
+        )
+    if any(getattr(each, "chat_template", None) for each in (processing_class, tokenizer_of(processing_class))):
         return
     if isinstance(rows, Dataset) and len(rows) and not isinstance(rows.select_columns("prompt")[0]["prompt"], str):
         raise ValueError(f"{name}: {NO_TEMPLATE}")
@@ -339,8 +345,8 @@ def without_image_columns(rows: Any, processing_class: Any, name: str) -> Any:
         *images, number = values
         if images_of(dict(zip(columns, images, strict=True))):
             raise ValueError(
-                f"{name}: row {number} has an image, which a text-only policy cannot see. Fix: leave it out, or train "
-                "a vision-language model."
+                f"{name}: row {number} has an image, which a text-only policy cannot see, nor its tokenizer prepare. "
+                "Fix: for a vision-language model processing_class=AutoProcessor.from_pretrained(…), and else no image."
             )
         return {}
 
@@ -350,74 +356,3 @@ def without_image_columns(rows: Any, processing_class: Any, name: str) -> Any:
 def column_names(rows: Any) -> list[str]:
     """Names of a data set's columns; a stream may not know them before its first row."""
     return rows.column_names or list(next(iter(rows), ()))
-
-
-def prepare_loading(model: Any, args: Any) -> None:
-    """Before TRL's constructor: let ZeRO-3 construct mixtures of experts, and DDP search for no unused weights.
-
-    TRL lets it do that in every step of a vision-language model, as a batch without images leaves the vision encoder
-    out (huggingface/transformers#49443). Here every pass runs the encoder; see `prepare_policy`.
-
-    Args:
-        model: path or id of a checkpoint, or a model, which is there already.
-        args: the trainer's configuration; a search that the user set stays.
-    """
-    if args is None:
-        return
-    if args.ddp_find_unused_parameters is None:
-        args.ddp_find_unused_parameters = False
-    if not isinstance(model, str):
-        return
-    settings = args.model_init_kwargs or {}
-    where = {name: settings[name] for name in ("revision", "trust_remote_code") if name in settings}
-    config = AutoConfig.from_pretrained(model, **where)
-    if problem := architecture_problem(config):
-        raise ValueError(f"{model}: {problem}")
-    if is_deepspeed_zero3_enabled():
-        import_model_classes(config)
-
-
-def prepare_models(trainer: Any) -> None:
-    """After TRL's constructor: check and prepare a trainer's model, and its reference if TRL made one."""
-    policy = trainer.accelerator.unwrap_model(trainer.model)
-    if (sampling := getattr(trainer, "generation_config", None)) is not None:  # TRL knows the images' alone
-        sampling.suppress_tokens = [*{*(sampling.suppress_tokens or ()), *placeholder_ids(policy.config)}] or None
-    check_precision(trainer)
-    if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
-        warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
-    if getattr(trainer.args, "disable_dropout", False):
-        turn_off_noise(policy)
-    fill_reference_adapter(policy)
-    trainer.image_hooks = prepare_policy(policy, trainer.processing_class)
-    trainer.start_difference = check_model(trainer)
-    if trainer.accelerator.num_processes > 1 and not is_placed_later(trainer) and unreached_weights(trainer):
-        trainer.args.ddp_find_unused_parameters = True
-        trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
-    if getattr(trainer, "ref_model", None) is not None:
-        reference = trainer.accelerator.unwrap_model(trainer.ref_model)
-        reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode images once
-        prepare_policy(reference, trainer.processing_class, reference_of=policy)
-
-
-def prepare_policy(policy: Any, processing_class: Any, reference_of: Any = None) -> ImageHooks | None:
-    """Register the hooks that a model or a reference needs to train alike under every engine.
-
-    Args:
-        policy: not wrapped yet, with or without adapters.
-        processing_class: its processor or tokenizer.
-        reference_of: the policy whose reference this is.
-
-    Returns:
-        As `ensure_image_pass`.
-    """
-    prepare_head(policy)
-    base = without_adapters(policy)
-    use_own_head_output(base, reference_of and fused_head_output(without_adapters(reference_of)))
-    exact_rotary_frequencies(base)
-    name_own_layers(base)
-    use_whole_head(base)
-    use_matrix_product_for_patches(base)
-    keep_one_input_hook(base)
-    count_positions_from_the_first_token(base)
-    encode_images_once(policy, reference_of)
-    return ensure_image_pass(policy, processing_class)

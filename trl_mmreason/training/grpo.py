@@ -33,8 +33,6 @@ from .construction import (
     check_turns,
     load_policy_processor,
     pad_left,
-    prepare_loading,
-    prepare_models,
     refuse_missing_template,
 )
 from .context_length import check_context
@@ -43,6 +41,7 @@ from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
 from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
+from .preparation import prepare_loading, prepare_models
 from .processor_checks import needs_image_token
 from .prompt_length import leave_out_unreadable
 from .read_once import RowsOfRolloutsMixin
@@ -112,7 +111,7 @@ class GroupGRPOTrainer(
         pad_left(kwargs["processing_class"])
         refuse_missing_template(type(self).__name__, kwargs["processing_class"], kwargs.get("train_dataset"))
         leave_out_unreadable(type(self).__name__, args, kwargs, system_prompt)
-        prepare_loading(model, args)
+        padding = prepare_loading(model, args)
         checked = needs_image_token(type(self).__name__)
         with checked, corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
@@ -120,7 +119,7 @@ class GroupGRPOTrainer(
 
         if not self.use_vllm and self.accelerator.is_main_process:
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
-        prepare_models(self)
+        prepare_models(self, padding)
         self.followup = followup
         self.trajectories: list[rollout.Trajectory] = []  # of the rollout at hand
         self._fields: list[Fields] | None = None  # of its rows, or of those whose loss is computed

@@ -36,6 +36,7 @@ from .model_problems import (
     no_auxiliary_loss,
     positions_problem,
     rotary_problem,
+    switched_off_problem,
     tokens_problem,
 )
 from .noise import batch_norms, noise_found, noise_of, turn_off_hidden_noise
@@ -69,7 +70,8 @@ def check_model(trainer: Any) -> float | None:
     model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
     if fused_head_output(model) is None:
         return None
-    problem = adapter_problem(trainer.model) or processor_problem(trainer.processing_class)
+    problem = adapter_problem(trainer.model) or switched_off_problem(trainer)
+    problem = problem or processor_problem(trainer.processing_class)
     template = dict(getattr(trainer, "chat_template_kwargs", None) or {})
     if own_template := getattr(trainer, "chat_template", None):
         template["chat_template"] = own_template
@@ -368,7 +370,7 @@ def _fix_for(model: Any, rows: Sequence[Prompt]) -> str:
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", math.inf)
     if (longest := max(len(row.ids) for row in rows)) > positions:
         return f"max_prompt_length, as a row has {longest} tokens, and the model {positions} positions"
-    return "another model"
+    return "the processor's own settings, as it was loaded, or another model"
 
 
 def _inputs(model: Any, rows: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:

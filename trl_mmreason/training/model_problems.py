@@ -107,6 +107,29 @@ def adapter_problem(model: Any) -> str | None:
     return None
 
 
+def takes_from_base(adapter: Any) -> bool:
+    """Whether a new adapter begins with a part of the weights below it, which lose that: PiSSA, OLoRA, LoftQ, CorDA."""
+    start = getattr(adapter, "init_lora_weights", True)
+    return isinstance(start, str) and start not in ("gaussian", "eva", "orthogonal")
+
+
+def switched_off_problem(trainer: Any) -> str | None:
+    """Whether the policy without its adapter, which TRL takes as the reference of a new one, is not the initial one.
+
+    Args:
+        trainer: after TRL's constructor.
+    """
+    adapters = getattr(trainer.model, "peft_config", {})
+    if not getattr(trainer, "beta", 0.0) or "ref" in adapters or not any(map(takes_from_base, adapters.values())):
+        return None
+    start = adapters["default"].init_lora_weights
+    return (
+        f"an adapter with init_lora_weights={start!r} takes its start out of the weights below it, so that the policy "
+        "without it, by which the KL term is computed, is another model. Fix: pass get_peft_model(model, peft_config) "
+        "as the model, whose adapter is copied, or init_lora_weights=True, or beta=0."
+    )
+
+
 def architecture_problem(config: Any) -> str | None:
     """Whether TRL finds in a configuration the class to load, a model that generates."""
     names = config.architectures or []

@@ -26,13 +26,12 @@ from .construction import (
     column_names,
     config_of,
     load_policy_processor,
-    prepare_loading,
-    prepare_models,
     without_image_columns,
 )
 from .documented import documented
 from .facts import RunFactsMixin
 from .length_batching import Layout, LengthBatchingMixin
+from .preparation import prepare_loading, prepare_models
 from .processor_checks import check_template, warn_of_other_prompts
 
 
@@ -119,7 +118,7 @@ class CompletionSFTTrainer(
         check_template(name, processing_class, self._format)
         warn_of_other_prompts(name, processing_class, self._format)
         prepare = partial(self.prepare_rows, args=args, processing_class=processing_class)
-        prepare_loading(model, args)
+        padding = prepare_loading(model, args)
         super().__init__(
             model,
             args=args,
@@ -135,7 +134,7 @@ class CompletionSFTTrainer(
         self.data_collator = with_images(self.data_collator)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model), merger=args.freezes_merger)
-        prepare_models(self)
+        prepare_models(self, padding)
 
     @staticmethod
     def problem_of(completion: str) -> str | None:

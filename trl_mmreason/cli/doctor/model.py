@@ -21,7 +21,6 @@ from ...generation.batch import declared_end_ids, encode
 from ...generation.model_loading import ENCODING_ERRORS, auto_class_of, load_processor
 from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
-from ...training.construction import prepare_policy
 from ...training.model_card import MINIATURE
 from ...training.model_checks import (
     described_noise,
@@ -33,6 +32,7 @@ from ...training.model_checks import (
 )
 from ...training.model_problems import architecture_problem, experts_problem, rotary_problem
 from ...training.noise import noise_of
+from ...training.preparation import prepare_policy
 from ...training.processor_checks import (
     IMAGES_NEED,
     NO_TEMPLATE,

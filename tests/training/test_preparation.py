@@ -1,0 +1,100 @@
+"""What trainers make of the models that users bring: exact, or refused in a sentence."""
+
+import pytest
+import transformers
+from datasets import Dataset
+from further_families import gemma4, saved
+from packaging.version import Version
+from peft import LoraConfig, get_peft_model
+from support import SMALL_RUN, ParityGrader, drawn_rows, load
+from transformers import AutoProcessor, AutoTokenizer
+
+from trl_mmreason import AdaPOConfig, AdaPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
+
+SETTINGS = {**SMALL_RUN, "beta": 0.1, "filter_zero_advantage": False, "filter_truncated": False, "warmup_steps": 0}
+
+
+def made(model, folder, rows=3, trainer_kwargs=None, **settings):
+    args = AdaPOConfig(str(folder), **{**SETTINGS, **settings})
+    rows = Dataset.from_list(drawn_rows(rows))
+    return AdaPOTrainer(model, args=args, train_dataset=rows, grader=ParityGrader(), **(trainer_kwargs or {}))
+
+
+@pytest.fixture
+def gemma(tmp_path):
+    if Version(transformers.__version__) < Version("5.23"):
+        pytest.skip("its processor needs torchvision then")
+    return saved(gemma4, tmp_path / "model")
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+def test_a_new_adapter_that_changes_its_base_is_no_reference_without_it(start, checkpoints, tmp_path):
+    adapter = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=start)
+    with pytest.raises(
+        ValueError, match=f"^AdaPOTrainer: an adapter with init_lora_weights='{start}' .* Fix: pass get_p"
+    ):
+        made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter})
+    made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter}, beta=0.0, kl_scale=0.0)
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    given = {"processing_class": processor}
+    trainer = made(get_peft_model(model, adapter), tmp_path, trainer_kwargs=given, max_steps=1)
+    trainer.train()
+    assert trainer.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_off_policy_training_keeps_a_copy_of_a_base_that_a_new_adapter_changes(checkpoints, tmp_path):
+    adapter = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa")
+    rows = [{**row, "completion": "It is 7.", "reward": 1.0} for row in drawn_rows(2)]
+    args = OffPolicyRewardConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.1, max_steps=1, logging_steps=1)
+    given = {"args": args, "train_dataset": Dataset.from_list(rows), "peft_config": adapter}
+    trainer = OffPolicyRewardTrainer(checkpoints("qwen2_5_vl"), **given)
+    trainer.train()
+    assert trainer.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_an_adapter_of_transformers_own_is_refused_where_it_would_be_the_reference(checkpoints, tmp_path):
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(ValueError, match="^AdaPOTrainer: the policy has an adapter of transformers' own add_adapter"):
+        made(model, tmp_path, trainer_kwargs={"processing_class": processor})
+
+
+def test_checkpointing_that_leaves_out_the_vision_encoders_adapter_is_refused(checkpoints, tmp_path):
+    again = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    adapter = {"peft_config": LoraConfig(r=2, target_modules="all-linear", exclude_modules=["lm_head"])}
+    with pytest.raises(ValueError, match="^AdaPOTrainer: use_reentrant=True would not train the vision encoder's"):
+        made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs=adapter, **again)
+    made(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        trainer_kwargs={"peft_config": LoraConfig(target_modules=r".*layers.*q_proj")},
+        **again,
+    )
+    made(checkpoints("qwen2_5_vl"), tmp_path, **again)
+
+
+def test_the_tokenizer_of_a_vision_language_model_is_not_its_processor(checkpoints, tmp_path):
+    path = checkpoints("qwen2_5_vl")
+    with pytest.raises(ValueError, match="has an image, which a text-only policy .* Fix: .*AutoProcessor"):
+        made(path, tmp_path, trainer_kwargs={"processing_class": AutoTokenizer.from_pretrained(path)})
+    with pytest.raises(TypeError, match="processing_class"):
+        made(path, tmp_path, trainer_kwargs={"processing_class": AutoProcessor.from_pretrained(path).image_processor})
+
+
+def test_layers_that_peft_does_not_adapt_are_said_in_a_sentence(gemma, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^AdaPOTrainer: .* does not adapt \(Gemma4ClippableLinear\).* Fix: target_mod"
+    ):
+        made(gemma, tmp_path, trainer_kwargs={"peft_config": LoraConfig(target_modules=["q_proj", "v_proj"])})
+
+
+def test_a_tokenizers_padding_does_not_make_another_model(gemma, tmp_path):
+    """Gemma 4 reads its own padding token in the forward pass, in the place of images."""
+    processor = AutoProcessor.from_pretrained(gemma)
+    processor.tokenizer.pad_token = processor.tokenizer.bos_token
+    trainer = made(gemma, tmp_path / "run", max_steps=1, trainer_kwargs={"processing_class": processor})
+    own = 1  # as it is saved
+    assert trainer.model.config.text_config.pad_token_id == own != processor.tokenizer.pad_token_id
+    trainer.train()
+    assert trainer.model.config.text_config.pad_token_id == own
+    assert trainer.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
