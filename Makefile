@@ -8,12 +8,16 @@ BIN := $(VENV)/bin
 # Where this is set, as in many containers, every process would compile all that it imports: pip does not (see below).
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart lint test test-all test-oldest test-newest test-engines test-engines-all test-trl docs wheel wheel-test clean
+.PHONY: quickstart gpu-check lint test test-all test-oldest test-newest test-engines test-engines-all test-trl docs wheel wheel-test clean
 
 # Two processes of one thread, with half of the batch each: models this small lose time on more threads.
 quickstart: $(VENV)/.installed
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/torchrun --standalone --nproc_per_node 2 examples/adapo.py \
 		--config configs/adapo/miniature.yaml --use_cpu true --per_device_train_batch_size 64
+
+# one GPU, at most nine minutes; without a GPU the same at small size
+gpu-check: $(VENV)/.installed
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m benchmarks gpu-check
 
 PYTEST := python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 

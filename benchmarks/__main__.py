@@ -29,6 +29,7 @@ BENCHMARKS = {
     "grading": ("grading", "labelled"),
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
+    "gpu_check": ("gpu_check",),
 }
 """Module → the benchmarks in it."""
 
@@ -70,6 +71,7 @@ def parse(name: str, benchmark: Callable[..., Result], argv: Sequence[str]) -> a
 
 def main(argv: Sequence[str]) -> None:
     modules = {name: module for module, names in BENCHMARKS.items() for name in names}
+    argv = [argv[0].replace("-", "_"), *argv[1:]] if argv else []
     if not argv or argv[0] not in modules:
         sys.exit(f"usage: python -m benchmarks NAME [options]\nNAME is one of {', '.join(modules)}.")
     name, *options = argv

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import random
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import TimeoutError as ResultTimeout  # until Python 3.11 not the built-in one
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
@@ -15,6 +19,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from datasets import Dataset
 
 from trl_mmreason.miniature.models import build_model
@@ -87,10 +92,37 @@ def report(seconds: Seconds, numerator: str, denominator: str, *, title: str = "
     return middle
 
 
-def run_apart(work: Callable[..., T], *arguments: Any, context: BaseContext | None = None) -> T:
-    """Run a function in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=context or get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
+def run_apart(
+    work: Callable[..., T], *arguments: Any, context: BaseContext | None = None, seconds: float | None = None
+) -> T:
+    """Run a function in a process of its own.
+
+    Args:
+        work: the function, at the top level of a module.
+        arguments: its arguments.
+        context: how the process is started, "spawn" by default.
+        seconds: time bound, the start of the process included. The process then leads a group, which is killed when the
+            time is over, with the processes that it started.
+
+    Raises:
+        TimeoutError: the time was over.
+    """
+    begun = time.monotonic()
+    group = None if seconds is None else os.setsid
+    with ProcessPoolExecutor(1, mp_context=context or get_context("spawn"), initializer=group) as pool:
+        if seconds is None:
+            return pool.submit(work, *arguments).result()
+        leader = pool.submit(os.getpid).result()
+        future = pool.submit(work, *arguments)
+        try:
+            return future.result(max(0.0, begun + seconds - time.monotonic()))
+        except ResultTimeout:
+            if future.done():  # an error of the work itself
+                raise
+            raise TimeoutError(f"it did not end within {seconds:.0f} s") from None
+        finally:
+            if not future.done():
+                os.killpg(leader, signal.SIGKILL)
 
 
 def memory(kind: str) -> float:
@@ -104,6 +136,20 @@ def forget_peak() -> float:
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
+
+
+def forget_device_peak() -> float:
+    """Let `device_peak` begin again; gives the MiB held now: allocated on the GPU, or of the process without one."""
+    if not torch.cuda.is_available():
+        return forget_peak()
+    torch.cuda.init()  # without it there are no statistics to reset
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated() / 2**20
+
+
+def device_peak() -> float:
+    """MiB that were held at most since `forget_device_peak`."""
+    return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else memory("VmHWM")
 
 
 # ------------------------------------------------------------------------------------------------ the standard workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,17 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.training.credit import GroupOutcome
 from trl_mmreason.training.timing import device_clock
 
-from .common import GROUP, Result, forget_peak, lengths, make_questions, memory, report, save_policy, take_turns
+from .common import (
+    GROUP,
+    Result,
+    device_peak,
+    forget_device_peak,
+    lengths,
+    make_questions,
+    report,
+    save_policy,
+    take_turns,
+)
 
 ALL_ROWS: dict[str, Any] = {"filter_zero_advantage": False, "filter_truncated": False}  # carry loss
 
@@ -191,27 +201,27 @@ def padding(
 
 
 def measure_batch(trainer: ReplayGRPO, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Train on a rollout batch; gives the seconds of scoring, and the most memory in MiB.
-
-    Of a GPU it is what is allocated, of a CPU what the process holds beyond what it held before.
-    """
-    on_gpu = torch.cuda.is_initialized()
+    """Train on a rollout batch; gives the seconds of scoring, and the most MiB beyond those held before."""
     trainer._buffered_inputs = None  # freed before the first look at memory
     gc.collect()
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-    held = 0.0 if on_gpu else forget_peak()
+    held = forget_device_peak()
     train_on(trainer, rows)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory("VmHWM") - held
-    return trainer.scoring_seconds, peak
+    return trainer.scoring_seconds, device_peak() - held
 
 
 # ------------------------------------------------------------------------------------------ images encoded once
 
 Way = Literal["frozen", "lora", "whole"]
 LANGUAGE = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
-VISION = {"hidden_size": 160, "intermediate_size": 428, "depth": 8, "num_heads": 4, "out_hidden_size": 256}
-TEXT = {
+VISION: dict[str, Any] = {
+    "hidden_size": 160,
+    "intermediate_size": 428,
+    "depth": 8,
+    "num_heads": 4,
+    "out_hidden_size": 256,
+    "fullatt_block_indexes": [1, 3, 5, 7],
+}
+TEXT: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 1376,
     "num_hidden_layers": 9,
@@ -227,6 +237,7 @@ def images(
     sides: tuple[int, ...] = (224, 336, 448),
     questions: int = 4,
     batch: int = 4,
+    policy: Path | None = None,
 ) -> Result:
     """Time of training on a rollout batch whose images are encoded once, over that where every row encodes its own.
 
@@ -238,15 +249,18 @@ def images(
         sides: sides of square images, in pixels.
         questions: questions with 8 trajectories each.
         batch: trajectories in a micro-batch.
+        policy: folder of the policy, instead of that of these proportions.
     """
     numbers: dict[str, Any] = {}
     asked = make_questions(questions, sides=sides)
     rows = [row for row in asked for _ in range(GROUP)]
     with TemporaryDirectory() as folder:
-        save_proportional_policy(Path(folder) / "model", max(sides))
+        if policy is None:
+            policy = Path(folder) / "model"
+            save_proportional_policy(policy, max(sides))
         for way in ways:
             work = {
-                name: partial(train_on_new_pictures, make_trainer(way, folder, asked, batch, once), rows)
+                name: partial(train_on_new_pictures, make_trainer(way, policy, asked, batch, once), rows)
                 for name, once in (("every row", False), ("once", True))
             }
             whole, scoring = take_turns(work, rounds)
@@ -256,27 +270,52 @@ def images(
     return Result(numbers)
 
 
-def save_proportional_policy(folder: Path, longest_side: int) -> None:
-    """Save a policy of these proportions, which sees images as large as they are."""
+def build_config(vision: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Build a configuration of Qwen2.5-VL with these settings of encoder and language model, and its processor."""
     model, processor = build_model("qwen2_5_vl")
     config = model.config
-    for part, widths in ((config.vision_config, VISION), (config.text_config, TEXT)):
-        part.update(widths)
-    config.vision_config.fullatt_block_indexes = [1, 3, 5, 7]
-    config.text_config.layer_types = ["full_attention"] * TEXT["num_hidden_layers"]
+    config.vision_config.update(dict(vision))
+    config.text_config.update({**text, "layer_types": ["full_attention"] * text["num_hidden_layers"]})
+    config.tie_word_embeddings = config.text_config.tie_word_embeddings
+    return config, processor
+
+
+def save_proportional_policy(
+    folder: Path,
+    longest_side: int,
+    *,
+    vision: Mapping[str, Any] = VISION,
+    text: Mapping[str, Any] = TEXT,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> None:
+    """Save a randomly initialised Qwen2.5-VL, which sees images as large as they are.
+
+    Args:
+        folder: where it goes.
+        longest_side: of a square image, in pixels.
+        vision, text: settings of the encoder and of the language model, by default an eighth as wide as those of
+            Qwen2.5-VL-3B and a quarter as deep.
+        dtype: of the weights.
+        device: where the weights are drawn.
+    """
+    config, processor = build_config(vision, text)
     torch.manual_seed(0)
-    AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+    with torch.device(device):
+        large = AutoModelForImageTextToText.from_config(config, dtype=getattr(torch, dtype))
+    large.save_pretrained(folder)
     processor.image_processor.size["longest_edge"] = longest_side**2
     processor.save_pretrained(folder)
 
 
-def make_trainer(way: str, folder: str, asked: Dataset, batch: int, once: bool) -> ReplayAdaPO:
-    """Make a trainer with drawn answers, ready for training steps."""
+def make_trainer(way: str, policy: Path, asked: Dataset, batch: int, once: bool, **loading: Any) -> ReplayAdaPO:
+    """Make a trainer with drawn answers, ready for training steps; `loading` is how the policy is loaded."""
     rows = len(asked) * GROUP
-    checkpointing = torch.cuda.is_available() or way == "lora"
+    run = settings(rows, batch, gradient_checkpointing=torch.cuda.is_available() or way == "lora", **ALL_ROWS)
+    run |= {"model_init_kwargs": {"dtype": "auto", **loading}}  # auto: the dtype in which it was saved
     trainer = ReplayAdaPO(
-        f"{folder}/model",
-        args=AdaPOConfig(folder, **settings(rows, batch, gradient_checkpointing=checkpointing, **ALL_ROWS)),
+        str(policy),
+        args=AdaPOConfig(str(policy.parent), **run),
         train_dataset=asked,
         peft_config=LoraConfig(r=16, target_modules=LANGUAGE) if way == "lora" else None,
     )
@@ -290,7 +329,7 @@ def make_trainer(way: str, folder: str, asked: Dataset, batch: int, once: bool) 
     return trainer
 
 
-def models_of(trainer: ReplayAdaPO) -> list[PreTrainedModel]:
+def models_of(trainer: GRPOTrainer) -> list[PreTrainedModel]:
     """The policy and its reference, if that is a model of its own; without adapters around them."""
     found = [trainer.accelerator.unwrap_model(model) for model in (trainer.model, trainer.ref_model) if model]
     return [without_adapters(model) for model in found]
