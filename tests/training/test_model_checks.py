@@ -135,7 +135,8 @@ def test_a_model_that_cannot_read_the_rows_is_refused(most, failed):
     model.forward = as_if_it_failed
     _, problem = rows_scoring_problem(model, prompts, [9, 8, 7], 0)
     name = type(model).__name__
-    assert problem == f"{name} cannot score {failed} (RuntimeError: sizes differ by one). Fix: another model."
+    fix = "Fix: the processor's own settings, as it was loaded, or another model."
+    assert problem == f"{name} cannot score {failed} (RuntimeError: sizes differ by one). {fix}"
 
 
 def test_a_model_that_gives_no_numbers_is_refused():
