@@ -387,7 +387,39 @@ THIRD_LOOK = [  # signs, case and primes of symbols; bends; parts; vectors; what
 ]
 
 
-@pytest.mark.parametrize(("answer", "gold", "right"), SECOND_LOOK + THIRD_LOOK)
+FOURTH_LOOK = [  # number bases, counts in Chinese, lists with "and" and "or", points by their names, vectors of a basis
+    ("0x1E", "0x1F", False),
+    ("0x1F", "1F_{16}", True),
+    ("0b110", "0b101", False),
+    ("0", "0x1F", False),
+    ("3千", "3万", False),
+    ("3千", "3000", True),
+    ("2百万", "2000000", True),
+    ("二分之一", "1/2", True),
+    ("y=3, x=-4", "(3,-4)", False),
+    ("y=-4, x=3", "(3,-4)", True),
+    ("b=1, a=2", "(1,2)", False),
+    (r"a=2 \text{ or } b=5", "a=2, b=5", False),
+    ("Pride or Prejudice", "Pride and Prejudice", False),
+    ("red or blue", "red and blue", False),
+    ("x_1=1, x_2=-6", "x = 1 or x = -6", True),
+    ("x=3且y=-2", "x=3或x=-2", False),
+    (r"A^{\prime}", "A'", True),
+    (r"f^{\prime\prime}(x)", "f'(x)", False),
+    (r"4\hat j+3\hat i", r"3\mathbf{i}+4\mathbf{j}", True),
+    (r"4\hat i+3\hat j", r"3\hat{i}+4\hat{j}", False),
+    ("1s^2 2s^2 2p^4", "1s² 2s² 2p⁴", True),
+    ("2-Methylbutane", "2-methylbutane", True),
+    ("the year 2008", "2008", True),
+    (r"x=\frac{(4k+1)\pi}{4}, k\in\mathbb Z", r"x=\frac{\pi}{4}+k\pi, k\in\mathbb{Z}", True),
+    (r"x=\pm\frac{\pi}{3}+2n\pi\ (n\in\mathbb{Z})", r"x=2k\pi\pm\frac{\pi}{3}, k\in\mathbb{Z}", True),
+    (r"x=\pm\frac{\pi}{6}+2k\pi, k\in Z", r"x=2k\pi\pm\frac{\pi}{3}, k\in Z", False),
+    ("counter-clockwise", "counterclockwise", True),
+    ("northwest", "north-west", True),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold", "right"), SECOND_LOOK + THIRD_LOOK + FOURTH_LOOK)
 def test_kinds_that_a_second_look_found(answer, gold, right):
     assert Grader().grade(rf"\boxed{{{answer}}}", gold).correct is right
 

@@ -85,6 +85,8 @@ BLANK_BOXES = [  # are no candidates
 ]
 DECLARATIONS = [
     ("The option is D.", "D"),
+    ("One might think the answer is B, but the correct answer is D.", "D"),
+    (r"\boxed{42} is incorrect. The correct answer is 43.", "43"),
     ("The option that best matches is D.", "D"),
     ("So the answer is 4.", "4"),
     ("The answer is 4.5.", "4.5"),
@@ -210,6 +212,12 @@ NO_DECLARATION = [
     "It's unlikely that the answer is D.",
     "错误的答案是D",
     "错误答案是D",
+    "我不认为答案是B。",
+    "很难说答案是B",
+    "有人说答案是B",
+    "There is no proof that the answer is B.",
+    r"My final answer is not \boxed{42}.",
+    r"答案不是 $\boxed{42}$",
     "To answer: we have to count first.",
     "I have to answer the question of who is taller.",
     "I answered: 4 is what I see.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from .listings import listing
+from .listings import listing, unordered
 from .notation import NeedsAlgebra, Unreadable
 from .numeric import differ_by_constant, value_of
 
@@ -14,6 +14,10 @@ _INTEGERS = re.compile(
     r"\s*(?:,|\(|(?:where|for|with)\b)*\s*(?P<letter>[a-z])\s*"
     r"(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?"
 )
+
+
+_Line = tuple[float, float]
+"""Value at k = 0, and step."""
 
 
 def compare_antiderivatives(answer: str, gold: str) -> bool | None:
@@ -39,13 +43,20 @@ def compare_families(answer: str, gold: str) -> bool | None:
         return None
     if left[0] != right[0] or len(left[1]) != len(right[1]):
         return False
-    step = right[1][0][1]
-    shifts = [(a - g) / step if step else float(a != g) for (a, _), (g, _) in zip(left[1], right[1], strict=True)]
-    steps = {round(abs(each), 9) for _, each in left[1] + right[1]}
+    if not right[0] and len(right[1]) > 1:  # ±π/3 + 2kπ
+        return unordered(left[1], right[1], lambda a, g: _shifted([a], [g]), once=False)
+    return _shifted(left[1], right[1])
+
+
+def _shifted(left: list[_Line], right: list[_Line]) -> bool:
+    """Whether values or ends of an interval are the same, all of them by the same number of steps further."""
+    step = right[0][1]
+    shifts = [(a - g) / step if step else float(a != g) for (a, _), (g, _) in zip(left, right, strict=True)]
+    steps = {round(abs(each), 9) for _, each in left + right}
     return len(steps) == 1 and all(abs(shift - round(shifts[0])) < 1e-6 for shift in shifts)
 
 
-def _family(text: str) -> tuple[str, list[tuple[float, float]]] | None:
+def _family(text: str) -> tuple[str, list[_Line]] | None:
     """The brackets of a list or an interval, and the value of each entry at 0 with its step; `None` for others."""
     said = _INTEGERS.search(text)
     if said and said.end() == len(text):
@@ -56,7 +67,7 @@ def _family(text: str) -> tuple[str, list[tuple[float, float]]] | None:
         return None
     (letter,) = letters
     held = listing(text)
-    open_entries = held.entries if held and held.opening else [text]
+    open_entries = held.entries if held else [text]
     values = []
     for entry in open_entries:
         try:

@@ -64,7 +64,8 @@ _DENIED = re.compile(
     r"|(?:\b(?:suppose|assume|assuming|doubt|unlikely|wonder|nobody|no\s+one|cannot\s+say|no\s+way|(?:false|mistake|wrong)\s+to"
     r"|false\s+that|not\s+true\s+that|might\s+(?:think|say|guess)|(?:some|other)\s+people|claim(?:ed|s)?)|n't\s+(?:think|believe)"
     r"|\b(?:students|they|some|many|someone)\s+(?:\w+\s+)?(?:think|say|believe|guess|choose)\b"
-    r"|\bnot\s+(?:think|believe))\b[^.!?\n]*\Z",
+    r"|\bnot\s+(?:think|believe)|\bno\s+(?:proof|evidence|reason))\b(?:(?!\bbut\b)[^.!?\n])*\Z"
+    r"|(?:不认为|怀疑|不能说|难说|没有证据|有人说|不是说|不确定)[^。！？，\n]*\Z",
     re.I,
 )
 _WITHDRAWN = re.compile(

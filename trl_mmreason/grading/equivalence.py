@@ -98,6 +98,8 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     answer, gold = _undressed(answer), _undressed(gold)
     if squeezed(answer) == squeezed(gold):
         return bool(gold)
+    if answer.casefold() == gold.casefold() and _NAMED.search(gold):
+        return True
     if (formula := _chemical(gold)) and _chemical(answer) == formula:
         return True
     comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
@@ -158,7 +160,7 @@ _STATED = re.compile(r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|ar
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
 _HEDGE = re.compile(
     r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
-    r"|about |approximately |approx\.? |around |roughly |exactly |大约|约为?)\s*",
+    r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?)\s*",
     re.IGNORECASE,
 )
 _NOTHING = frozenset(
@@ -279,6 +281,8 @@ def _is_formula(text: str) -> bool:
 
 _MAGNITUDES = {
     "dozen": 12,
+    "百": 100,
+    "千": 1000,
     "hundred": 100,
     "thousand": 1000,
     "lakh": 10**5,
@@ -301,9 +305,11 @@ _PARTS = {
     "tenth": 10,
 }
 _PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
+_CHINESE_PART = re.compile("([二三四五六七八九十])分之([一二两三四五六七八九])")
 _A_MAGNITUDE = re.compile(r"an?\s(?=(?:dozen|hundred|thousand|million|billion)\b)", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
+_NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
 _COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(_MAGNITUDES)})s?)?", re.I)
 _SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
 _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
@@ -311,6 +317,7 @@ _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.
 
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
+    text = _CHINESE_PART.sub(lambda match: f"{NUMBER_WORDS[match[2]]}/{NUMBER_WORDS[match[1]]}", text)
     text = _PART.sub(lambda match: f"{NUMBER_WORDS[match[1].lower()]}/{_PARTS[match[2].lower()]}", text)
     first, space, rest = _A_MAGNITUDE.sub("1 ", text).partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples

@@ -305,7 +305,8 @@ class Parser:
         token = self.peek()
         if token in self.known:
             return self.function(self.take())
-        if token in _CONSTANTS:
+        marked = any(mark in MARKS for _, mark in self.tokens[self.position + 1 : self.position + 2])  # î is a variable
+        if token in _CONSTANTS and not marked:
             self.imaginary |= token == "i"
             self.take()
             return _CONSTANTS[token]

@@ -42,6 +42,11 @@ _SEPARATORS = re.compile(
 )
 
 
+# A box that its own sentence takes back
+_NOT_THIS = re.compile(r"(?:\b(?:is|are|be)\s+not|\bisn't|\bcannot\s+be|不是|不可能是)[\s$*(\\:]*\Z", re.I)
+_IS_WRONG = re.compile(r"[\s$*)\\]*(?:\b(?:is|was)\s+(?:not\b|wrong|incorrect|false)|是错|不对)", re.I)
+
+
 class _Span(NamedTuple):
     """A closed box or tag: its start and end, and those of its content."""
 
@@ -116,8 +121,8 @@ class Spans(NamedTuple):
     Attributes:
         filled: those with content, ordered by end: what is nested stands before what holds it.
         some_are_empty: others have none.
-        missing_until: the end of the last one, if that is cut off or empty and does not quote an instruction, as in
-            "put it in \\boxed{}"; else None.
+        missing_until: the end of the last one, if that is cut off, said to be wrong, or empty and does not quote an
+            instruction, as in "put it in \\boxed{}"; else None.
     """
 
     filled: list[_Span]
@@ -139,6 +144,9 @@ def find_spans(text: str) -> Spans:
 
     def close(start: int, inner_start: int, end: re.Match[str], is_box: bool) -> None:
         nonlocal missing, empty
+        if _NOT_THIS.search(text, max(start - _LONGEST_SEPARATOR, 0), start) or _IS_WRONG.match(text, end.end()):
+            missing = start, end.end()
+            return
         if filled_to > inner_start and not _BLANK.fullmatch(text, inner_start, end.start()):
             spans.append(_Span(start, inner_start, end.start(), end.end(), is_box))
             return

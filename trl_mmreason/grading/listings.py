@@ -131,11 +131,35 @@ def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
             return False
         return same(several.entries[0], gold) if left else same(answer, several.entries[0])
     kinds = {left.brackets, right.brackets}
+    if kinds == {""} and _says_either(answer) != _says_either(gold) and not _alternatives(left, right):
+        return False  # `red or blue`, `a = 2 or b = 5`
     if _SET in kinds or kinds == {""}:
         return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=_SET in kinds)
     if len(kinds) > 1 and (kinds & {"(]", "[)"} or not kinds <= {"", "()", "⟨⟩"} and "" not in kinds):
         return False
-    return len(left.entries) == len(right.entries) and all(map(same, left.entries, right.entries))
+    entries_of = [_by_name(each) if each.brackets == "" else each.entries for each in (left, right)]
+    return len(left.entries) == len(right.entries) and all(map(same, *entries_of))
+
+
+def _says_either(text: str) -> bool:
+    return re.search(r"\b(?:or|either)\b|或", text) is not None
+
+
+def _alternatives(*lists: Listing) -> bool:
+    """Whether all entries are values of one thing, for which "and", "or" and a comma mean the same."""
+    entries_of = [entry for each in lists for entry in each.entries]
+    names = {
+        name.partition("_")[0].strip() for entry in entries_of for name, equals, _ in [entry.partition("=")] if equals
+    }
+    return len(names) <= 1 and not any(map(is_prose, entries_of))
+
+
+def _by_name(bare: Listing) -> list[str]:
+    """The entries of `y = 2, x = 1` in the order of a point's, by their names."""
+    named = [entry.partition("=") for entry in bare.entries]
+    if not all(equals and name.strip().isalpha() for name, equals, _ in named):
+        return bare.entries
+    return [value.strip() for _, _, value in sorted(named)]
 
 
 def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, Any], bool], *, once: bool) -> bool:

@@ -131,7 +131,11 @@ _BETWEEN_POINTS = re.compile(r"\\(?:vec|overrightarrow)\s*\{\s*([A-Z])\s*([A-Z])
 _COUNTED = re.compile(r"(?<![A-Za-z\\])([CAP])_\{?(\d+)\}?\s*\^\{?(\d+)\}?")
 _CHOOSE = re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}")
 _BASED = re.compile(r"\(\s*([\dA-F]+)\s*\)\s*_\s*\{?\s*(\d+)\s*\}?")
-_UPRIGHT = re.compile(r"\\(?:mathrm|rm)\s+([A-Za-z])(?![A-Za-z])")
+_UPRIGHT = re.compile(r"\\(?:mathrm|mathbb|rm)\s+([A-Za-z])(?![A-Za-z])")
+_PRIME = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|(\\prime\b))")
+_BASE_VECTOR = re.compile(r"\\(?:mathbf|bm|boldsymbol|vec)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![A-Za-z]))")
+_PREFIXED = re.compile(r"(?<![\w.])0([xb])([\dA-Fa-f]+)(?!\w)")  # 0x1F is no product
+_CHINESE_JOINT = re.compile(r"(?<=[\d)}])\s*(且|或)\s*(?=[A-Za-z(\d-])")
 _FACTORIAL_IS = re.compile(r"(?<=\d)!=(?=\s*\d)")
 _ACCENT = re.compile(
     rf"\\(?P<accent>{'|'.join(_ACCENTS)})(?![A-Za-z])\s*(?P<brace>\{{)?\s*(?P<letter>[A-Za-z]|\\[a-z]+)\s*(?(brace)\}})"
@@ -202,10 +206,14 @@ def normalise(text: str, *, arrows: bool = False) -> str:
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     text = _UPRIGHT.sub(r" \1 ", _FACTORIAL_IS.sub("! =", text))
+    text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
+    text = _PREFIXED.sub(lambda match: f"{match[2].upper()}_{{{16 if match[1] == 'x' else 2}}}", text)
+    text = _CHINESE_JOINT.sub(lambda match: " and " if match[1] == "且" else " or ", text)
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
     if arrows:
         text = _BETWEEN_POINTS.sub(rf"(\2{_ARROW}-\1{_ARROW})", text)
     text = _BASED.sub(r"\1_\2", _CHOOSE.sub(r"\\binom{\1}{\2}", text))
+    text = _BASE_VECTOR.sub(lambda match: rf"\hat{{{match[1] or match[2]}}}", text)
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
@@ -247,7 +255,8 @@ def check_depth(text: str) -> None:
 
 
 def _superscript(match: re.Match[str]) -> str:
-    return "^{" + "".join(_SUPERSCRIPTS[c] for c in match.group()) + "}"
+    raised = "".join(_SUPERSCRIPTS[c] for c in match.group())
+    return f"^{raised}" if len(raised) == 1 else f"^{{{raised}}}"
 
 
 def _named_units(match: re.Match[str]) -> str:
@@ -400,7 +409,10 @@ _SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)
 
 def same_words(answer: str, gold: str) -> bool:
     """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
-    if words(answer) != words(gold) or not is_prose(answer) or not is_prose(gold):
+    if not is_prose(answer) or not is_prose(gold):
+        return False
+    left, right = words(answer), words(gold)
+    if left != right and ("-" not in answer + gold or "".join(left) != "".join(right)):  # north-west
         return False
     if _SIGN.findall(answer) != _SIGN.findall(gold):
         return False
