@@ -30,7 +30,7 @@ from trl_mmreason.compat.known_images import encode_images_once, fingerprints
 from trl_mmreason.compat.model_parts import freeze_vision_encoder
 from trl_mmreason.compat.vision_passes import vision_weights
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.training import construction
+from trl_mmreason.training import preparation
 
 FAMILY = "qwen2_5_vl"
 QUESTION = {"type": "text", "text": "?"}
@@ -435,7 +435,7 @@ def test_updates_are_those_of_images_that_every_row_encodes(way, checkpoints, tm
     found = []
     for once in (True, False):
         if not once:
-            monkeypatch.setattr(construction, "encode_images_once", lambda *_: None)
+            monkeypatch.setattr(preparation, "encode_images_once", lambda *_: None)
         torch.manual_seed(0)
         trainer = make(way, checkpoints(FAMILY), tmp_path / str(once), rows, **settings)
         before = weights_of(trainer.model)

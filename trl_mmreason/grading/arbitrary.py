@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from .listings import listing, unordered
 from .notation import NeedsAlgebra, Unreadable
@@ -67,9 +66,8 @@ def _family(text: str) -> tuple[str, list[_Line]] | None:
         return None
     (letter,) = letters
     held = listing(text)
-    open_entries = held.entries if held else [text]
     values = []
-    for entry in open_entries:
+    for entry in held.entries if held else [text]:
         try:
             at = [complex(value_of(_with(entry, letter, number))).real for number in (0, 1, 2)]
         except (Unreadable, NeedsAlgebra, OverflowError):
@@ -81,4 +79,4 @@ def _family(text: str) -> tuple[str, list[_Line]] | None:
 
 
 def _with(text: str, letter: str, number: int) -> str:
-    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", f"({Fraction(number)})", text)
+    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", f"({number})", text)

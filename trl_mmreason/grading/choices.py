@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from .listings import Same
-from .notation import NeedsAlgebra, Refused, normalise, same_words
+from .notation import NeedsAlgebra, Refused, normalise
+from .words import same_words
 
 _LEAD = re.compile(
     r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is| are)?\s*:?\s*(?=[(\[A-Za-z\d\"])"

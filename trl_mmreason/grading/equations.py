@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from .expressions import read
 from .listings import Ratio, Same
-from .notation import NeedsAlgebra, Unreadable, is_name, is_prose, split_top
+from .notation import NeedsAlgebra, Unreadable, is_name, split_top
 from .numeric import value_of
 from .units import PLAIN, split_unit, without_units
+from .words import is_prose
 
 _PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/+*]|(?<!^)-")
 _OPERATION = re.compile(r"[+*^]|(?<!^)-")

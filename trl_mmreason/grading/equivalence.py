@@ -12,19 +12,7 @@ from typing import Protocol
 
 from . import arbitrary, equations, listings, numeric, regions
 from .expressions import read
-from .notation import (
-    NUMBER_WORDS,
-    NeedsAlgebra,
-    Unreadable,
-    bracketed,
-    has_arrows,
-    is_name,
-    normalise,
-    same_words,
-    split_top,
-    squeezed,
-    words,
-)
+from .notation import NeedsAlgebra, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
 from .units import (
     NAMELESS,
     PERCENT,
@@ -36,6 +24,7 @@ from .units import (
     speaks_of_percent,
     split_unit,
 )
+from .words import NUMBER_WORDS, same_words, squeezed, words
 
 
 class Algebra(Protocol):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .expressions import THOUSANDS
-from .notation import Refused, bracketed, is_prose, split_top
+from .notation import Refused, bracketed, split_top
+from .words import is_prose
 
 MAX_ENTRIES = 100
 

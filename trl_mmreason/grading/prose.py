@@ -10,7 +10,7 @@ import re
 
 from .declarations import without_dressing
 from .extraction import extract_answer, without_thinking
-from .notation import NUMBER_WORDS
+from .words import NUMBER_WORDS
 
 _MOST_SENTENCES = 8
 _LONGEST_SENTENCE = 600

@@ -8,8 +8,9 @@ from functools import lru_cache, reduce
 from typing import NamedTuple
 
 from .listings import MAX_ENTRIES, MEMBER, Ratio, Same, entries, unordered
-from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, is_name, split_top, squeezed
+from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, is_name, split_top
 from .numeric import value_of
+from .words import squeezed
 
 
 class Interval(NamedTuple):

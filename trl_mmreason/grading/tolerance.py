@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from .equivalence import quantity
 from .expressions import read
 from .extraction import extract_answer, read_gold
-from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, is_name, normalise, split_top, squeezed
+from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, is_name, normalise, split_top
 from .numeric import value_of
 from .units import PERCENT, PLAIN, MeasurementUnit, speaks_of_percent
 from .verdict import Verdict
+from .words import squeezed
 
 _LONGEST_NUMBER = 200  # characters; model text is hostile
 _MOST_NUMBERS = 20

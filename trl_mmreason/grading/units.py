@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from .notation import NUMBER_WORDS
+from .words import NUMBER_WORDS
 
 Dimensions = tuple[tuple[str, int], ...]
 

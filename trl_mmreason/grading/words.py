@@ -1,0 +1,92 @@
+"""Answers in words: whether they are words, and the same ones; numbers and ordinals as words."""
+
+from __future__ import annotations
+
+import re
+
+from .notation import MARKS
+
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+NUMBER_WORDS = {
+    **{word: str(value) for value, word in enumerate(_ONES)},
+    **{
+        f"{word}-{_ONES[one]}" if one else word: str(10 * ten + one)
+        for ten, word in enumerate(_TENS, start=2)
+        for one in range(10)
+    },
+    **{character: str(value) for value, character in enumerate("零一二三四五六七八九十")},
+    "两": "2",
+}
+
+
+_IRREGULAR = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+_IRREGULAR |= {"twelve": "twelfth"}
+
+
+def _ordinal(word: str) -> str:
+    head, dash, last = word.rpartition("-")
+    return head + dash + _IRREGULAR.get(last, f"{last.removesuffix('y')}ieth" if last.endswith("y") else f"{last}th")
+
+
+_ORDINALS = {
+    _ordinal(word): value + ("th" if value[-2:-1] == "1" else {"1": "st", "2": "nd", "3": "rd"}.get(value[-1], "th"))
+    for word, value in NUMBER_WORDS.items()
+    if word.isascii() and word != "zero"
+}
+_ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True))})\b")
+# Of July 4th
+_DAY = re.compile(r"\b((?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*\.? \d{1,2})(?:st|nd|rd|th)\b")
+_WORD = re.compile(r"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+")
+# An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
+_ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
+
+
+def _undotted(text: str) -> str:
+    """Remove the dots of abbreviations: D.C. is DC."""
+    return re.sub(r"\b([^\W\d_])\.(?=\S|$)", r"\1", text)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
+    plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
+    return tuple(_WORD.findall(_DAY.sub(r"\1", plain).replace("'", "")))
+
+
+def is_prose(text: str) -> bool:
+    """Whether it is words, not mathematics: a word of two letters or more and no operator."""
+    return (
+        re.search(r"[^\W\d_]{2}|[\u4e00-\u9fff]", _undotted(text)) is not None
+        and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~∥⊥≅∩→⇒]|\d-|- \d", text) is None
+        and MARKS.isdisjoint(text)
+    )
+
+
+# What may be symbols, whose case counts, and no word: 5 mW, AB, mgh, Tt
+_MAYBE_SYMBOLS = re.compile(
+    r"(?:[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}"
+    r"|(?!(?i:no|up|on|in|at|ok|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|[^\W\d_aeiouAEIOU]+|[a-z]+[A-Z]))\.?"
+)
+# A sign or a prime, which changes what letters stand for: -mg, Cl-, A'B'
+_SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?<=[A-Z\d])'+(?![a-z])")
+
+
+def same_words(answer: str, gold: str) -> bool:
+    """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
+    if not is_prose(answer) or not is_prose(gold):
+        return False
+    left, right = words(answer), words(gold)
+    if left != right and ("-" not in answer + gold or "".join(left) != "".join(right)):  # north-west
+        return False
+    if _SIGN.findall(answer) != _SIGN.findall(gold):
+        return False
+    symbols = _MAYBE_SYMBOLS.fullmatch(answer) and _MAYBE_SYMBOLS.fullmatch(gold)
+    return not symbols or answer.split() == gold.split()
+
+
+def squeezed(text: str) -> str:
+    """Remove white space without meaning; `5 3/4` is not `53/4`."""
+    return text if is_prose(text) else re.sub(r"(?<!\d)\s+|\s+(?!\d)|(?<=[A-Za-z])_(?=\d)", "", text)
