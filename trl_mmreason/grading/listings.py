@@ -91,8 +91,8 @@ def labelled_parts(text: str) -> list[str] | None:
     """The answers to the parts of a question, by the order of their labels; `None` without at least two labels."""
     if match := _REMAINDER.fullmatch(text):
         return [match[1], match[2]]
-    marks = list(_LABEL.finditer(text))
-    if len(marks) < 2 or marks[0].start():
+    marks = list(_LABEL.finditer(text)) if text.startswith("(") else []
+    if len(marks) < 2:
         return None
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     found = {mark["label"]: text[mark.end() : end].strip(" ,;.") for mark, end in zip(marks, ends, strict=True)}

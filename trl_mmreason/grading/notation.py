@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 50
@@ -127,16 +128,25 @@ _ARROW = "\u20d7"
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
 # The vector from A to B
 _BETWEEN_POINTS = re.compile(r"\\(?:vec|overrightarrow)\s*\{\s*([A-Z])\s*([A-Z])\s*\}")
-# Combinations and arrangements, n below and k above; a base behind brackets; the number e in upright type; 4! = 24
+# Combinations and arrangements, n below and k above
 _COUNTED = re.compile(r"(?<![A-Za-z\\])([CAP])_\{?(\d+)\}?\s*\^\{?(\d+)\}?")
-_CHOOSE = re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}")
-_BASED = re.compile(r"\(\s*([\dA-F]+)\s*\)\s*_\s*\{?\s*(\d+)\s*\}?")
-_UPRIGHT = re.compile(r"\\(?:mathrm|mathbb|rm)\s+([A-Za-z])(?![A-Za-z])")
-_PRIME = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|(\\prime\b))")
-_BASE_VECTOR = re.compile(r"\\(?:mathbf|bm|boldsymbol|vec)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![A-Za-z]))")
-_PREFIXED = re.compile(r"(?<![\w.])0([xb])([\dA-Fa-f]+)(?!\w)")  # 0x1F is no product
-_CHINESE_JOINT = re.compile(r"(?<=[\d)}])\s*(且|或)\s*(?=[A-Za-z(\d-])")
-_FACTORIAL_IS = re.compile(r"(?<=\d)!=(?=\s*\d)")
+# Another way of writing the same: what has to occur in the text, pattern, replacement
+_REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    ("!=", re.compile(r"(?<=\d)!=(?=\s*\d)"), "! ="),  # 4! = 24
+    ("\\", re.compile(r"\\(?:mathrm|mathbb|rm)\s+([A-Za-z])(?![A-Za-z])"), r" \1 "),
+    ("prime", re.compile(r"\^\s*(?:\{\s*(?:\\prime\s*)+\}|\\prime\b)"), lambda match: "'" * match[0].count("prime")),
+    ("0x", re.compile(r"(?<![\w.])0x([\dA-Fa-f]+)(?!\w)"), lambda match: f"{match[1].upper()}_{{16}}"),
+    ("0b", re.compile(r"(?<![\w.])0b([01]+)(?!\w)"), r"\1_2"),
+    ("且", re.compile(r"(?<=[\d)}])\s*且\s*(?=[A-Za-z(\d-])"), " and "),
+    ("或", re.compile(r"(?<=[\d)}])\s*或\s*(?=[A-Za-z(\d-])"), " or "),
+    ("choose", re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}"), r"\\binom{\1}{\2}"),
+    ("_", re.compile(r"\(\s*([\dA-F]+)\s*\)\s*_\s*\{?\s*(\d+)\s*\}?"), r"\1_\2"),  # the base of a number
+    (
+        "\\",
+        re.compile(r"\\(?:mathbf|bm|boldsymbol|vec)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![A-Za-z]))"),
+        lambda match: rf"\hat{{{match[1] or match[2]}}}",
+    ),
+)
 _ACCENT = re.compile(
     rf"\\(?P<accent>{'|'.join(_ACCENTS)})(?![A-Za-z])\s*(?P<brace>\{{)?\s*(?P<letter>[A-Za-z]|\\[a-z]+)\s*(?(brace)\}})"
 )
@@ -205,15 +215,12 @@ def normalise(text: str, *, arrows: bool = False) -> str:
         raise Refused("it unfolds into a string too long to compare")
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
-    text = _UPRIGHT.sub(r" \1 ", _FACTORIAL_IS.sub("! =", text))
-    text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
-    text = _PREFIXED.sub(lambda match: f"{match[2].upper()}_{{{16 if match[1] == 'x' else 2}}}", text)
-    text = _CHINESE_JOINT.sub(lambda match: " and " if match[1] == "且" else " or ", text)
+    for needed, pattern, replacement in _REWRITTEN:
+        if needed in text:
+            text = pattern.sub(replacement, text)
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
     if arrows:
         text = _BETWEEN_POINTS.sub(rf"(\2{_ARROW}-\1{_ARROW})", text)
-    text = _BASED.sub(r"\1_\2", _CHOOSE.sub(r"\\binom{\1}{\2}", text))
-    text = _BASE_VECTOR.sub(lambda match: rf"\hat{{{match[1] or match[2]}}}", text)
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
