@@ -42,6 +42,18 @@ def test_a_new_adapter_that_changes_its_base_is_no_reference_without_it(start, c
     assert trainer.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
 
 
+def test_biases_are_trained_in_the_base(checkpoints, tmp_path):
+    adapter = LoraConfig(r=2, target_modules=["q_proj"], bias="all")
+    with pytest.raises(ValueError, match="^AdaPOTrainer: an adapter with bias='all' .* Fix: bias='none', or beta=0"):
+        made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter})
+
+
+def test_an_adapter_that_is_another_when_it_is_loaded_is_refused(checkpoints, tmp_path):
+    adapter = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa_niter_4")
+    with pytest.raises(ValueError, match="^AdaPOTrainer: init_lora_weights='pissa_niter_4' draws its start anew"):
+        made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter}, beta=0.0, kl_scale=0.0)
+
+
 def test_off_policy_training_keeps_a_copy_of_a_base_that_a_new_adapter_changes(checkpoints, tmp_path):
     adapter = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa")
     rows = [{**row, "completion": "It is 7.", "reward": 1.0} for row in drawn_rows(2)]

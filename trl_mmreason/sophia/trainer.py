@@ -13,7 +13,7 @@ from ..compat.chat_template import tokenizer_of
 from ..compat.model_parts import train_parts, without_adapters
 from ..functional import k3_divergence
 from ..training.construction import check_rows, refuse_replaced
-from ..training.model_problems import takes_from_base
+from ..training.model_problems import changes_base
 from ..training.preparation import prepare_policy
 from ..training.reference import initial_policy, prepare_reference
 from ..training.sft import CompletionSFTTrainer
@@ -76,7 +76,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         check_rows("OffPolicyRewardTrainer", train_dataset, eval_dataset, {"prompt", "completion", "reward"})
         # A new adapter mostly leaves the initial policy as it is; otherwise a KL term needs a copy of it.
         reference, adapter = None, kwargs.get("peft_config")
-        if isinstance(args, OffPolicyRewardConfig) and args.beta and (adapter is None or takes_from_base(adapter)):
+        if isinstance(args, OffPolicyRewardConfig) and args.beta and (adapter is None or changes_base(adapter)):
             reference = initial_policy(model, args, kwargs.get("quantization_config"))
             add_fused_lm_head(without_adapters(reference))
         super().__init__(model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)

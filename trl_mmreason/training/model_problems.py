@@ -92,12 +92,18 @@ def tokens_problem(model: Any, trainer: Any) -> str | None:
 
 
 def adapter_problem(model: Any) -> str | None:
-    """Whether an adapter puts tokens of its own before a row's.
+    """Whether an adapter puts tokens of its own before a row's, changes the forward pass, or cannot be loaded again.
 
     Args:
         model: with its adapters.
     """
     adapter = getattr(model, "active_peft_config", None)
+    start = str(getattr(adapter, "init_lora_weights", ""))
+    if start.startswith("pissa_niter"):
+        return (
+            f"init_lora_weights={start!r} draws its start anew when the adapter is loaded, so that "
+            "what was trained is lost. Fix: init_lora_weights='pissa'."
+        )
     if adapter is None or adapter.peft_type == PeftType.PREFIX_TUNING:
         return None
     if adapter.is_prompt_learning:
@@ -107,10 +113,14 @@ def adapter_problem(model: Any) -> str | None:
     return None
 
 
-def takes_from_base(adapter: Any) -> bool:
-    """Whether a new adapter begins with a part of the weights below it, which lose that: PiSSA, OLoRA, LoftQ, CorDA."""
+def changes_base(adapter: Any) -> bool:
+    """Whether a new adapter changes the weights below it.
+
+    PiSSA, OLoRA, LoftQ and CorDA begin with a part of them, which they lose; biases are trained in their place.
+    """
     start = getattr(adapter, "init_lora_weights", True)
-    return isinstance(start, str) and start not in ("gaussian", "eva", "orthogonal")
+    begins_within = isinstance(start, str) and start not in ("gaussian", "eva", "orthogonal")
+    return begins_within or getattr(adapter, "bias", "none") != "none"
 
 
 def switched_off_problem(trainer: Any) -> str | None:
@@ -120,13 +130,15 @@ def switched_off_problem(trainer: Any) -> str | None:
         trainer: after TRL's constructor.
     """
     adapters = getattr(trainer.model, "peft_config", {})
-    if not getattr(trainer, "beta", 0.0) or "ref" in adapters or not any(map(takes_from_base, adapters.values())):
+    if not getattr(trainer, "beta", 0.0) or "ref" in adapters or not any(map(changes_base, adapters.values())):
         return None
-    start = adapters["default"].init_lora_weights
+    adapter = adapters["default"]
+    biases = getattr(adapter, "bias", "none") != "none"
+    what = f"bias={adapter.bias!r}" if biases else f"init_lora_weights={adapter.init_lora_weights!r}"
+    fix = "bias='none'" if biases else "pass get_peft_model(model, peft_config) as the model, whose adapter is copied"
     return (
-        f"an adapter with init_lora_weights={start!r} takes its start out of the weights below it, so that the policy "
-        "without it, by which the KL term is computed, is another model. Fix: pass get_peft_model(model, peft_config) "
-        "as the model, whose adapter is copied, or init_lora_weights=True, or beta=0."
+        f"an adapter with {what} changes the weights below it, so that the policy without it, by which the KL term is "
+        f"computed, is another model. Fix: {fix}, or beta=0."
     )
 
 
