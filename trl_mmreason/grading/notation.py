@@ -218,18 +218,9 @@ def normalise(text: str, *, arrows: bool = False) -> str:
     for needed, pattern, replacement in _REWRITTEN:
         if needed in text:
             text = pattern.sub(replacement, text)
-    text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
-    if arrows:
-        text = _BETWEEN_POINTS.sub(rf"(\2{_ARROW}-\1{_ARROW})", text)
-    text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
-    text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
-    for stacked in (_BRACED_ARRAY, _CASES):
-        text = stacked.sub(lambda match: match[2].replace("\\\\", ", ").replace("&", ""), text)
-    text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
-    text = _ACCENT.sub(
-        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(r" \1 ", text)
-    )
-    text = _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
+    text = text.replace("{,}", ",")
+    if "\\" in text:
+        text = _without_commands(text, arrows)
     check_depth(text)
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
@@ -242,6 +233,21 @@ def normalise(text: str, *, arrows: bool = False) -> str:
         r"\b(?:(negative|minus)|positive|plus)?\s*infinity\b", lambda m: "-∞" if m[1] else "∞", text, flags=re.I
     )
     return " ".join(text.split())
+
+
+def _without_commands(text: str, arrows: bool) -> str:
+    text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text))
+    if arrows:
+        text = _BETWEEN_POINTS.sub(rf"(\2{_ARROW}-\1{_ARROW})", text)
+    text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
+    text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
+    for stacked in (_BRACED_ARRAY, _CASES):
+        text = stacked.sub(lambda match: match[2].replace("\\\\", ", ").replace("&", ""), text)
+    text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
+    text = _ACCENT.sub(
+        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(r" \1 ", text)
+    )
+    return _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
 
 
 def _number_of_choices(match: re.Match[str]) -> str:
