@@ -1,5 +1,7 @@
 """What trainers make of the models that users bring: exact, or refused in a sentence."""
 
+import inspect
+
 import pytest
 import transformers
 from datasets import Dataset
@@ -7,7 +9,8 @@ from further_families import gemma4, saved
 from packaging.version import Version
 from peft import LoraConfig, get_peft_model
 from support import SMALL_RUN, ParityGrader, drawn_rows, load
-from transformers import AutoProcessor, AutoTokenizer
+from transformers import AutoProcessor, AutoTokenizer, trainer
+from trl.trainer import dpo_trainer, grpo_trainer, sft_trainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
 
@@ -110,3 +113,15 @@ def test_a_tokenizers_padding_does_not_make_another_model(gemma, tmp_path):
     trainer.train()
     assert trainer.model.config.text_config.pad_token_id == own
     assert trainer.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="it is written elsewhere then")
+def test_transformers_and_trl_write_the_tokenizers_padding(checkpoints, tmp_path):
+    """When this fails, `compat/special_tokens.py` and the `padding` of `prepare_models` can go."""
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    own, processor.tokenizer.pad_token = model.config.get_text_config().pad_token_id, processor.tokenizer.eos_token
+    assert own != processor.tokenizer.pad_token_id
+    trainer.align_special_tokens(model, processor)
+    assert model.config.get_text_config().pad_token_id == processor.tokenizer.pad_token_id
+    for module in (grpo_trainer, dpo_trainer, sft_trainer):
+        assert "model.config.get_text_config().pad_token_id = " in inspect.getsource(module)

@@ -1,9 +1,9 @@
 """Keep a model's own padding token when training begins.
 
-transformers then writes the tokenizer's special tokens into the model's configuration, and TRL that one when a trainer
-is made (`training/preparation.py` puts it back). Gemma 4 reads `pad_token_id` in
-its forward pass, in the place of images' tokens, and with `tokenizer.pad_token = tokenizer.eos_token` became another
-model by up to 1.4 nats per token.
+transformers then writes the tokenizer's special tokens into the model's configuration
+(huggingface/transformers#38441), and TRL that one when a trainer is made (huggingface/trl#7097;
+`training/preparation.py` puts it back). Gemma 4 reads `pad_token_id` in its forward pass, in the place of
+images' tokens, and with `tokenizer.pad_token = tokenizer.eos_token` became another model by up to 1.4 nats per token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def own_padding() -> Iterator[None]:
 
 def _align_but_padding(model: Any, processing_class: Any) -> None:
     config = model.config.get_text_config()
-    own = config.pad_token_id
+    own = getattr(config, "pad_token_id", None)
     _align(model, processing_class)
     if own is not None:
         config.pad_token_id = own

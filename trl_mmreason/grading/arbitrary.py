@@ -8,28 +8,32 @@ from .listings import listing, unordered
 from .notation import NeedsAlgebra, Unreadable
 from .numeric import differ_by_constant, value_of
 
-_CONSTANT = re.compile(r"(?:\S*\s*=\s*)?(?P<rest>.*[a-zθ|)}].*\S)\s*\+\s*(?P<letter>[Cc]|[Kk])(?:_\d|_\{\d\})?")
+_CONSTANT = re.compile(r"\s*[CcKk](?:_\d|_\{\d\})?")
 _INTEGERS = re.compile(
-    r"\s*(?:,|\(|(?:where|for|with)\b)*\s*(?P<letter>[a-z])\s*"
+    r"(?:[\s,(]|where\b|for\b|with\b)*(?P<letter>[a-z])\s*"
     r"(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?"
 )
-
 
 _Line = tuple[float, float]
 """Value at k = 0, and step."""
 
 
 def compare_antiderivatives(answer: str, gold: str) -> bool | None:
-    """Whether two functions `… + C` differ by a constant; `None` if the gold does not end so."""
-    if "C" not in gold:
-        return None
-    left, right = _CONSTANT.fullmatch(answer), _CONSTANT.fullmatch(gold)
-    if right is None or right["letter"] != "C" or left is None:
+    """Whether two functions `… + C` differ by a constant; `None` if one of them does not end so."""
+    left, right = _without_constant(answer), _without_constant(gold)
+    if left is None or right is None or "C" not in gold:
         return None
     try:
-        return differ_by_constant(left["rest"], right["rest"])
+        return differ_by_constant(left, right)
     except Unreadable:
         return None
+
+
+def _without_constant(text: str) -> str | None:
+    """The function in `y = x^2 + C`; `None` for anything else."""
+    function, _, constant = text.rpartition("+")
+    function = function.rpartition("=")[2].strip()
+    return function if _CONSTANT.fullmatch(constant) and any(map(str.islower, function)) else None
 
 
 def compare_families(answer: str, gold: str) -> bool | None:
