@@ -7,7 +7,7 @@ import transformers
 from datasets import Dataset
 from further_families import gemma4, saved
 from packaging.version import Version
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from support import SMALL_RUN, ParityGrader, drawn_rows, load
 from transformers import AutoProcessor, AutoTokenizer, trainer
 from trl.trainer import dpo_trainer, grpo_trainer, sft_trainer
@@ -48,6 +48,21 @@ def test_a_new_adapter_that_changes_its_base_is_no_reference_without_it(start, c
 def test_biases_are_trained_in_the_base(checkpoints, tmp_path):
     adapter = LoraConfig(r=2, target_modules=["q_proj"], bias="all")
     with pytest.raises(ValueError, match="^AdaPOTrainer: an adapter with bias='all' .* Fix: bias='none', or beta=0"):
+        made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter})
+
+
+def test_a_new_adapter_that_begins_away_from_zero_is_told(checkpoints, tmp_path, caplog):
+    for name, start in {"zero": True, "away": False}.items():
+        adapter = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=start)
+        trainer = made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter}, max_steps=1)
+        assert ("the new adapter changes the policy by" in caplog.text) is (name == "away")
+        trainer.train()
+        assert (trainer.state.log_history[0]["kl"] > 1e-3) is (name == "away")
+
+
+def test_tokens_that_an_adapter_puts_before_a_rows_are_refused(checkpoints, tmp_path):
+    adapter = PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
+    with pytest.raises(ValueError, match="^AdaPOTrainer: PrefixTuningConfig puts tokens before those of a row"):
         made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter})
 
 

@@ -142,6 +142,14 @@ def check_scores(trainer: Any) -> float | None:
     problem = problem or reference_problem(model, ids, exact=exact)
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
+    if getattr(trainer, "beta", 0.0) and (away := nats_of_adapter(model, ids, exact=exact)):
+        logger.warning(
+            "%s: the new adapter changes the policy by %.2g nats before any update, and the KL term is to the policy "
+            "without it. Fix: an adapter that begins at zero (init_lora_weights=True), or get_peft_model(model, "
+            "peft_config) as the model, whose adapter is copied as the reference.",
+            type(trainer).__name__,
+            away,
+        )
     if isinstance(trainer, GRPOTrainer):
         _settle_noise(trainer, model, scores_to_compare(model, prompts, ids), _EXACT if exact else _ROUNDED_ALIKE)
     return difference
@@ -199,13 +207,10 @@ def reference_problem(model: Any, ids: Tensor, *, exact: bool) -> str | None:
     adapters = getattr(model, "peft_config", {})
     if "ref" not in adapters:
         return None
-    trained = [(weight, weight.requires_grad) for weight in model.parameters()]
     with _evaluating(model):
         own = _logps(model, [], ids)
         with use_adapter(model, "ref"):
             copied = _logps(model, [], ids)
-    for weight, requires_grad in trained:  # PEFT lets all of the adapter be trained to which it changes back
-        weight.requires_grad_(requires_grad)
     if difference := _difference(copied, own, _ROUNDED_ALIKE, exact=exact):
         kind = type(adapters["ref"]).__name__
         return (
@@ -213,6 +218,21 @@ def reference_problem(model: Any, ids: Tensor, *, exact: bool) -> str | None:
             "merge the adapter into its base model (merge_and_unload) and pass a peft_config, or beta=0."
         )
     return None
+
+
+def nats_of_adapter(model: Any, ids: Tensor, *, exact: bool) -> float:
+    """Difference in nats that a new adapter makes, where the model without it is the reference; 0.0 if it is none.
+
+    Args:
+        model, ids, exact: as for `reference_problem`.
+    """
+    if getattr(model, "peft_config", {}).keys() != {"default"}:
+        return 0.0
+    with _evaluating(model):
+        own = _logps(model, [], ids)
+        with model.disable_adapter():
+            without = _logps(model, [], ids)
+    return _difference(without, own, _ROUNDED_ALIKE, exact=exact)
 
 
 def _logps(model: Any, prompts: Sequence[Prompt], ids: Tensor) -> Tensor:
@@ -440,10 +460,12 @@ def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool, b
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
     """Run a model without dropout and gradients, and leave it as it was."""
-    training = model.training
+    training, trained = model.training, [(weight, weight.requires_grad) for weight in model.parameters()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
         model.train(training)
+        for weight, requires_grad in trained:  # PEFT lets all of the adapter be trained to which it changes back
+            weight.requires_grad_(requires_grad)

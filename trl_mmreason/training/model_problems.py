@@ -104,7 +104,7 @@ def adapter_problem(model: Any) -> str | None:
             f"init_lora_weights={start!r} draws its start anew when the adapter is loaded, so that "
             "what was trained is lost. Fix: init_lora_weights='pissa'."
         )
-    if adapter is None or adapter.peft_type == PeftType.PREFIX_TUNING:
+    if adapter is None:
         return None
     if adapter.is_prompt_learning:
         return f"{type(adapter).__name__} puts tokens before those of a row, which trainers do not take. Fix: LoRA."
