@@ -30,6 +30,7 @@ BENCHMARKS = {
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
+    "rollout_scheduler": ("micro_batches",),
 }
 """Module → the benchmarks in it."""
 

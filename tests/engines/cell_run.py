@@ -57,7 +57,8 @@ def trainer_for(way, folder):
     elif way == "memory, whole":
         with loading_whole():
             model = changed_policy(path)
-    settings = four_steps(job["trainer"]) | ({"judge": False} if way == "no judge" else {})
+    own = {"no judge": {"judge": False}, "by tokens": {"max_tokens_per_micro_batch": 160}}
+    settings = four_steps(job["trainer"]) | own.get(way, {})
     kwargs = {"judge": judge_by({"{3}": 1.0, "{4}": 0.5})} if way == "other judge" else {}
     trainer = make(job["trainer"], model, folder, adapter=adapter, trainer_kwargs=kwargs, **settings)
     assert trainer.accelerator.num_processes == 2

@@ -36,6 +36,8 @@ def ways_of(name, engine):
         ways.append("lora, tokens")
     if name == "SelfEvolutionTrainer":
         ways += ["no judge", "other judge"]
+    if name == "AdaPOTrainer":
+        ways.append("by tokens")
     if name in NOT_FINITE:
         ways.append("not finite")
     return ways
@@ -101,6 +103,12 @@ def test_an_engine_trains_as_ddp_does(trainer, engine, outcome, policies):
             assert_same(found["again"], found)
         assert_saved(found["weights"], folder / way.replace(", ", "-") / "final", policies["model"])
         SEEN.setdefault((trainer, engine), {})[way] = "agrees"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_micro_batches_by_tokens_give_the_update_of_those_by_rows(engine, outcome):
+    for process in outcome("AdaPOTrainer", engine)[1]:
+        assert_same(process["by tokens"], process["full"])
 
 
 def assert_saved(weights, folder, base):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from all_families import FAMILIES
+from all_families import FAMILIES, label
 from datasets import Dataset
 from every_trainer import BY_OUTCOME, DPO, make, rows_of
 from exactness import Plain, answers_differ, rollout_difference, supervised_difference
@@ -48,8 +48,7 @@ class Family:
         self.sees = sees_images(self.config)
 
     def __str__(self):
-        own, text = self.config.model_type, self.config.get_text_config().model_type
-        return f"`{own}`" if text.startswith(own) else f"`{own}` with `{text}`"
+        return label(self.config)
 
     def new_folder(self):
         self.runs += 1

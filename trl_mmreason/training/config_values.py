@@ -25,7 +25,7 @@ _MOMENT: Rule = lambda value: 0 <= value < 1, "0 or more and below 1"
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), _COUNT),
-    **dict.fromkeys(("gradient_accumulation_steps", "max_prompt_length"), _COUNT),
+    **dict.fromkeys(("gradient_accumulation_steps", "max_prompt_length", "max_tokens_per_micro_batch"), _COUNT),
     **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "seed"), _NOT_NEGATIVE),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), _MOMENT),
     "max_steps": (lambda value: value >= 1 or value == -1, "1 or more, or -1 for num_train_epochs"),

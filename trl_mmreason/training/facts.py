@@ -23,6 +23,7 @@ from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import TrainOutput
 
 from ..compat.sharding import local_part
+from ..compat.vllm import engine_dtype
 from ..data.folders import write_whole
 from .model_card import FACTS_FILE
 from .model_checks import check_scores, check_trainable, is_float32, is_placed_later
@@ -333,13 +334,8 @@ class _Observer(TrainerCallback):
         facts.updates += 1
         facts.skipped += skipped
         trainer._made_since_log += not skipped
-        if facts.updates == 1 and facts.max_difference > _MAX_EXACT_DIFFERENCE and _is_exact(trainer):
-            raise ValueError(
-                f"{type(trainer).__name__}: what {type(trainer.model).__name__} samples with `generate` has "
-                f"log-probabilities that differ by up to {facts.max_difference:.2g} nats from those of its forward "
-                "pass, so that it would be trained on what another policy said. Fix: another model, use_vllm=True, or "
-                "a report to transformers."
-            )
+        if facts.updates == 1 and _is_exact(trainer):
+            _refuse_another_policy(trainer)
         if facts.updates == 1 and facts.mean_difference > MAX_DIFFERENCE:
             logger.warning(
                 "%s: sampled tokens have log-probabilities that differ by %.2f in the mean from those of the training "
@@ -383,10 +379,30 @@ class _Observer(TrainerCallback):
 
 
 def _is_exact(trainer: Any) -> bool:
-    """Whether nothing but the model itself can make sampled and trained policy differ."""
+    """Whether nothing but the model itself, or vLLM's of the same name, can make sampled and trained policy differ."""
     args = trainer.args
-    rounds = args.bf16 or args.fp16 or torch.get_float32_matmul_precision() != "highest"
-    return not (trainer.use_vllm or trainer.has_noise or rounds) and is_float32(trainer.model)
+    differs = args.bf16 or args.fp16 or torch.get_float32_matmul_precision() != "highest"
+    if trainer.use_vllm:  # of a server the dtype is not known; its log-probabilities are those among what is left
+        differs = differs or trainer.vllm_mode != "colocate" or engine_dtype(args, trainer.model) != "float32"
+        differs = differs or args.top_p < 1 or args.top_k > 0 or bool(args.min_p) or args.repetition_penalty != 1
+    return not (trainer.has_noise or differs) and is_float32(trainer.model)
+
+
+def _refuse_another_policy(trainer: Any) -> None:
+    """Raise if what was sampled in float32 is not what the training pass says of it."""
+    facts, model = trainer.facts, type(trainer.accelerator.unwrap_model(trainer.model)).__name__
+    if trainer.use_vllm:  # in the mean: a few tokens may go to other experts
+        by, nats = "vLLM", f"{facts.mean_difference:.2g} nats in the mean"
+        different, fix = facts.mean_difference > _MAX_EXACT_DIFFERENCE, "use_vllm=False, or another version of vLLM"
+    else:
+        by, nats = "`generate`", f"up to {facts.max_difference:.2g} nats"
+        different, fix = facts.max_difference > _MAX_EXACT_DIFFERENCE, "another model, use_vllm=True, or a report"
+        fix += " to transformers"
+    if different:
+        raise ValueError(
+            f"{type(trainer).__name__}: what {model} samples with {by} has log-probabilities that differ by {nats} "
+            f"from those of its forward pass, so that it would be trained on what another policy said. Fix: {fix}."
+        )
 
 
 def _digests(model: nn.Module) -> dict[str, tuple[int, ...]]:

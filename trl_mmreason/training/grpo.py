@@ -50,6 +50,7 @@ from .reward_values import checked_rewards, refuse_infinite
 from .rollout_checkpoint import RolloutCheckpointMixin
 from .sampled_turns import SampledTurnsTrainer
 from .timing import Stopwatch, TimedRolloutsMixin
+from .token_bound import check_token_bound, loss_by_parts, split_by_tokens
 
 _OF_SCORING = ("batch_size", "compute_entropy", "compute_aux_loss")
 
@@ -116,6 +117,7 @@ class GroupGRPOTrainer(
         with checked, corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
         check_fills_a_rollout(self)
+        check_token_bound(self)
 
         if not self.use_vllm and self.accelerator.is_main_process:
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
@@ -126,6 +128,7 @@ class GroupGRPOTrainer(
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._score: Callable[..., tuple] = score_by_length
+        self._most_tokens: int | None = getattr(self.args, "max_tokens_per_micro_batch", None)  # of a pass
         # TRL gathers images on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
         self._stopwatch = Stopwatch()
@@ -294,7 +297,8 @@ class GroupGRPOTrainer(
             return inputs
         steps = self.args.steps_per_generation
         window = math.gcd(steps, self.args.gradient_accumulation_steps)  # never in two optimizer steps
-        self._buffered_inputs = sort_by_length(self._buffered_inputs, window, self.accelerator)
+        together = None if self._most_tokens is None else 1
+        self._buffered_inputs = sort_by_length(self._buffered_inputs, window, self.accelerator, together)
         return self._buffered_inputs[self._step % steps]
 
     def _get_per_token_logps_and_entropies(
@@ -305,6 +309,8 @@ class GroupGRPOTrainer(
             outputs = score(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         else:
             options = {name: kwargs[name] for name in _OF_SCORING if name in kwargs}
+            if self._most_tokens is not None and not torch.is_grad_enabled():  # else `loss_by_parts` has split them
+                options["split"] = lambda sizes: split_by_tokens(sizes, self._most_tokens, self.accelerator)[0]
             outputs = self._score(
                 lambda fields, *inputs, **flags: score(partial(model, **fields), *inputs, **flags),
                 *(input_ids, attention_mask, logits_to_keep, *args),
@@ -320,15 +326,20 @@ class GroupGRPOTrainer(
         """GRPO's loss, whose KL term has the coefficient `beta`, plus (β_turn − β)·KL (Eq. 6 of AdaPO).
 
         Rows that carry no loss are not scored: they get the log-probabilities that they had, which say that nothing
-        has changed.
+        has changed. With a bound of tokens the backward passes of all parts but the last are done.
         """
+        if self._most_tokens is None or not self.model.training:
+            return self._loss_of(model, inputs)
+        return loss_by_parts(self, model, inputs, self._most_tokens, self._loss_of)
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         metrics = self._metrics[self._mode]
         logged = {name: len(values) for name, values in metrics.items()}
         self._fields = inputs.get("fields")
         if not self.aux_loss_enabled:  # to which every row adds
             rows, before = carries_loss(inputs), inputs.get("old_per_token_logps")
             self._score = partial(score_by_length, rows=rows, otherwise=before)
-        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss = super().compute_loss(model, inputs)
         self._score, self._fields = score_by_length, None
         logps, self._policy_logps = self._policy_logps, None
         mask = inputs["completion_mask"] * inputs["tool_mask"]

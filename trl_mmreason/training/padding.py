@@ -24,20 +24,23 @@ Fields = dict[str, Any]
 "axes", of those that are not joined along the first dimension."""
 
 
-def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Accelerator) -> list[Rows]:
+def sort_by_length(
+    micro_batches: Sequence[Rows], window: int, accelerator: Accelerator, together: int | None = None
+) -> list[Rows]:
     """Sort rows so that a micro-batch holds rows of similar length, longest first, shared out over processes.
 
     Args:
         micro_batches: as TRL's GRPOTrainer buffers them, of equal size, as many on every process.
         window: so many in a row share their rows, those of one optimizer step.
         accelerator: accelerator of the trainer.
+        together: rows of similar length that go to one process, a micro-batch by default.
     """
     batches: list[Rows] = []
     size = len(micro_batches[0]["completion_mask"])
     for start in range(0, len(micro_batches), window):
         rows = join(micro_batches[start : start + window])
         if accelerator.num_processes > 1:
-            rows = exchange_rows(rows, _computed(rows), size, accelerator.process_index, accelerator.device)
+            rows = exchange_rows(rows, _computed(rows), together or size, accelerator.process_index, accelerator.device)
         parts = batches_by_length(_computed(rows), [size] * window)
         batches += [take(rows, part) for part in parts]
     return batches
@@ -69,6 +72,7 @@ def score_by_length(
     batch_size: int | None = None,
     *,
     fields: Sequence[Fields],
+    split: Callable[[list[tuple[int, int]]], list[list[int]]] | None = None,
     rows: Tensor | None = None,
     otherwise: Tensor | None = None,
     compute_entropy: bool = False,
@@ -82,6 +86,7 @@ def score_by_length(
         scored: the last so many columns are completions.
         batch_size: rows per forward pass; all by default.
         fields: what the model reads of each row besides its ids.
+        split: gives the passes instead of `batch_size`: tokens of each row's prompt and completion → row numbers.
         rows: (B,) bool: score these alone; all by default. Where it names none one is scored all the same, as other
             processes may wait for this one in the forward pass.
         otherwise: (B, scored) log-probabilities of the other rows; 0 by default.
@@ -104,11 +109,16 @@ def score_by_length(
         asked_for = rows.tolist()
         order = [row for row in order if asked_for[row]] or order[-1:]
     batch_size = batch_size or len(order)
-    if len(order) == len(lengths) <= batch_size:
+    if split is None and len(order) == len(lengths) <= batch_size:
         return score_cut(range(len(lengths)))
-    parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    if split is None:
+        parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    else:
+        completions = attention_mask[:, -scored:].sum(1).tolist()
+        sizes = [(lengths[row] - completions[row], completions[row]) for row in order]
+        parts = [[order[number] for number in part] for part in split(sizes)]
     logps, entropies, aux_losses = zip(*map(score_cut, parts), strict=True)
-    places = torch.tensor(order, device=input_ids.device)
+    places = torch.tensor([row for part in parts for row in part], device=input_ids.device)
 
     def in_place(scores: Sequence[Tensor], others: Tensor | None = None) -> Tensor:
         values = torch.cat(list(scores))

@@ -37,6 +37,10 @@ class RolloutConfig(GRPOConfig):
         max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of images and of
             the trainer's system message included; `None` keeps all. vLLM ends a run at a prompt that leaves no room in
             `vllm_max_model_length`.
+        max_tokens_per_micro_batch: tokens, with padding, that a pass through the model may hold; a longer row stands
+            alone. Each micro-batch is split into as many passes as it takes, and the update stays the same. Set
+            `per_device_train_batch_size` to the rows of an update and `gradient_accumulation_steps=1`, so that as many
+            rows as fit share a pass. `None` makes one pass of each micro-batch.
         vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
             is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
     """
@@ -44,6 +48,7 @@ class RolloutConfig(GRPOConfig):
     loss_type: str = "grpo"
     vllm_importance_sampling_mode: str | None = None
     max_prompt_length: int | None = None
+    max_tokens_per_micro_batch: int | None = None
     vllm_dtype: str | None = None
 
     def __post_init__(self) -> None:

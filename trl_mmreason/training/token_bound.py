@@ -1,0 +1,135 @@
+"""Micro-batches that hold as many rows as fit a bound of tokens (`RolloutConfig.max_tokens_per_micro_batch`).
+
+A number of rows has to fit where all of them are as long as can be. With a bound of tokens one long row stands alone,
+and many short ones share a pass: fewer passes, and a lower peak of memory. The loss adds up over rows, and so does the
+update, whichever rows share a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor
+
+from ..functional import SEQUENCE_NORMALISED_LOSSES
+from .exchange import Rows, take
+from .length_batching import longest_first
+from .padding import adds_up, carries_loss
+
+Size = tuple[int, int]
+"""Tokens of a row's prompt and of its completion, which are padded apart."""
+
+
+def batches_by_tokens(sizes: Sequence[Size], most: int, at_least: int = 1) -> list[list[int]]:
+    """Row numbers of batches of at most so many tokens with padding, the longest rows first.
+
+    A row that is longer by itself has a batch of its own.
+
+    Args:
+        sizes: of the rows.
+        most: tokens of a batch.
+        at_least: batches to make, while one has more than a row.
+
+    Example:
+        >>> batches_by_tokens([(2, 1), (2, 8), (2, 4), (1, 3)], most=12)
+        [[1], [2, 3], [0]]
+    """
+    batches: list[list[int]] = []
+    widest = (0, 0)
+    for row in longest_first([sum(size) for size in sizes]):
+        wider = max(widest[0], sizes[row][0]), max(widest[1], sizes[row][1])
+        if batches and (len(batches[-1]) + 1) * sum(wider) <= most:
+            batches[-1].append(row)
+            widest = wider
+        else:
+            batches.append([row])
+            widest = sizes[row]
+    while len(batches) < at_least and max(map(len, batches)) > 1:
+        place = max(range(len(batches)), key=lambda number: len(batches[number]))
+        half = len(batches[place]) // 2
+        batches[place : place + 1] = [batches[place][:half], batches[place][half:]]
+    return batches
+
+
+def split_by_tokens(sizes: Sequence[Size], most: int, accelerator: Accelerator) -> tuple[list[list[int]], int]:
+    """As `batches_by_tokens`, with as many batches in every process, as each pass may wait for those of the others.
+
+    Returns:
+        The batches, and how many of them have rows of their own: the others repeat a row.
+    """
+    batches = batches_by_tokens(sizes, most)
+    if accelerator.num_processes == 1:
+        return batches, len(batches)
+    count = int(accelerator.gather(torch.tensor([len(batches)], device=accelerator.device)).max())
+    batches = batches_by_tokens(sizes, most, count)
+    return batches + [batches[-1][-1:]] * (count - len(batches)), len(batches)
+
+
+def loss_by_parts(trainer: Any, model: Any, rows: Rows, most: int, loss_of: Callable[[Any, Rows], Tensor]) -> Tensor:
+    """The loss of a micro-batch, of which all parts but the last have gone through their backward pass.
+
+    Args:
+        trainer: a `GroupGRPOTrainer` whose loss adds up over rows.
+        model: as `compute_loss` is given it.
+        rows: the micro-batch.
+        most: tokens of a part.
+        loss_of: loss of some rows, a mean over them with `SEQUENCE_NORMALISED_LOSSES`.
+    """
+    everyone = len(rows["completion_mask"])
+    asked_for = carries_loss(rows).nonzero().flatten().tolist() or [0]  # the others add nothing
+    tokens = [rows[name].sum(1).tolist() for name in ("prompt_mask", "completion_mask")]
+    sizes = [(tokens[0][row], tokens[1][row]) for row in asked_for]
+    parts, own = split_by_tokens(sizes, most, trainer.accelerator)
+    trainer._metrics[trainer._mode]["micro_batches"].append(len(parts))
+    done = torch.zeros((), device=trainer.accelerator.device)
+    for number, part in enumerate(parts):
+        weight = len(part) / everyone if trainer.loss_type in SEQUENCE_NORMALISED_LOSSES else 1.0
+        last = number == len(parts) - 1
+        with nullcontext() if last else _adding_up(trainer.accelerator, model):
+            loss = loss_of(model, take(rows, [asked_for[row] for row in part])) * (weight if number < own else 0.0)
+            if last:
+                break
+            by_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
+            trainer.accelerator.backward(loss, **({"scale_wrt_gas": False} if by_deepspeed else {}))
+        done += loss.detach()
+    return loss + done
+
+
+@contextmanager
+def _adding_up(accelerator: Accelerator, model: Any) -> Iterator[None]:
+    """Add gradients up in each process, as transformers does between the micro-batches of an optimizer step."""
+    state = accelerator.gradient_state
+    if not accelerator.sync_gradients or state.plugin_kwargs.get("sync_each_batch", False):
+        yield
+    elif accelerator.distributed_type == DistributedType.DEEPSPEED:  # which would make its step
+        state._set_sync_gradients(False)
+        try:
+            yield
+        finally:
+            state._set_sync_gradients(True)
+    else:
+        with accelerator.no_sync(model):
+            yield
+
+
+def check_token_bound(trainer: Any) -> None:
+    """Refuse a bound of tokens where the update would depend on who shares a micro-batch.
+
+    Raises:
+        ValueError: says why, and the fix.
+    """
+    most = getattr(trainer.args, "max_tokens_per_micro_batch", None)
+    if most is None:
+        return
+    reason = ""
+    if not adds_up(trainer):
+        reason = "this loss is a mean over the micro-batch (bnpo, entropy, auxiliary losses)"
+    elif trainer._is_vlm and trainer._sampled_by_others:
+        reason = "a rollout of yours brings images that only TRL can tell apart"
+    if reason:
+        raise ValueError(f"{type(trainer).__name__}: max_tokens_per_micro_batch={most}, but {reason}. Fix: None.")
