@@ -11,6 +11,7 @@ from support import (
     adapo_trainer,
     assert_micro_batches_agree,
     assert_weights,
+    changed_weights,
     full_but,
     is_even,
     load,
@@ -208,6 +209,15 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
         use_matrix_product_for_patches(model)
     theirs.train()
     assert_weights(ours.model, theirs.model, atol=1e-5)
+
+
+def test_without_a_kl_term_there_is_no_reference(checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, beta=0.0, kl_scale=0.0, max_steps=1)
+    before = weights_of(trainer.model)
+    trainer.train()
+    assert trainer.ref_model is None
+    assert changed_weights(trainer.model, before)
+    assert not any(name.startswith("kl") for name in trainer.state.log_history[0])
 
 
 def move_reference(trainer):

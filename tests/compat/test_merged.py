@@ -8,7 +8,9 @@ from peft import IA3Config, LoraConfig, get_peft_model
 from support import load
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
+from trl_mmreason.compat.adapters import parts_shared_weight
 from trl_mmreason.compat.merged_adapters import merged_parameters
+from trl_mmreason.generation.model_loading import load_model
 
 ALL = {"r": 4, "lora_alpha": 32, "target_modules": "all-linear"}
 ROWS = {**ALL, "exclude_modules": ["lm_head"], "trainable_token_indices": {"embed_tokens": [1, 2], "lm_head": [2, 3]}}
@@ -75,10 +77,47 @@ def test_a_second_adapter_is_not_sent_and_one_may_have_any_name(checkpoints):
     assert torch.equal(sent["lm_head.weight"], head["mine"].weight)
 
 
-def test_tied_rows_are_sent_once(checkpoints):
-    model, _ = load(checkpoints("qwen2_5_vl"))
+def tied(path):
+    model, _ = load(path)
     model.config.tie_word_embeddings = model.config.text_config.tie_word_embeddings = True
     model.lm_head.weight = model.get_input_embeddings().weight
+    return model
+
+
+TIED = {  # adapters of a base that shares embeddings and LM head, and whether it does afterwards
+    "neither": (LoraConfig(target_modules=["q_proj"]), True),
+    "embeddings": (LoraConfig(target_modules=["q_proj", "embed_tokens"]), False),
+    "head": (LoraConfig(target_modules=["lm_head"]), False),
+    "each otherwise": (LoraConfig(target_modules=["lm_head", "embed_tokens"]), False),
+    "both": (LoraConfig(target_modules=["embed_tokens"], ensure_weight_tying=True), True),
+    "rows of both": (LoraConfig(target_modules=["q_proj"], trainable_token_indices=[25, 26]), True),
+    "rows of the head": (LoraConfig(target_modules=["q_proj"], trainable_token_indices={"lm_head": [25]}), False),
+    "a whole head": (LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]), False),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+@pytest.mark.filterwarnings("ignore:Model.*tie_word_embeddings")
+def test_a_merged_model_says_what_the_adapter_says(name, checkpoints, tmp_path):
+    """PEFT merges the adapter of a weight that is shared into the other's place, too: 1.3 to 15 logits off."""
+    config, shared = TIED[name]
+    tied(checkpoints("qwen2_5_vl")).save_pretrained(tmp_path / "base")
+    model = adapted(AutoModelForImageTextToText.from_pretrained(tmp_path / "base", dtype=torch.float32), config).eval()
+    assert parts_shared_weight(model) is not shared
+    model.save_pretrained(tmp_path / "adapter")
+    ids = torch.arange(20, 40)[None]
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        loaded, _ = load_model(str(tmp_path / "adapter"))
+        torch.testing.assert_close(loaded(input_ids=ids).logits, expected, atol=1e-5, rtol=0)
+        assert (loaded.lm_head.weight is loaded.get_input_embeddings().weight) is shared
+        loaded.save_pretrained(tmp_path / "whole")
+        again = AutoModelForImageTextToText.from_pretrained(tmp_path / "whole", dtype=torch.float32).eval()
+        torch.testing.assert_close(again(input_ids=ids).logits, expected, atol=1e-5, rtol=0)
+
+
+def test_tied_rows_are_sent_once(checkpoints):
+    model = tied(checkpoints("qwen2_5_vl"))
     names = sorted(name for name, _ in model.named_parameters())
     model = adapted(model, LoraConfig(target_modules=["q_proj"], trainable_token_indices=[1, 2]))
     sent = dict(merged_parameters(model))

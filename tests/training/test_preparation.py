@@ -7,7 +7,7 @@ import transformers
 from datasets import Dataset
 from further_families import gemma4, saved
 from packaging.version import Version
-from peft import LoraConfig, PrefixTuningConfig, get_peft_model
+from peft import LoraConfig, PrefixTuningConfig, VBLoRAConfig, get_peft_model
 from support import SMALL_RUN, ParityGrader, drawn_rows, load
 from transformers import AutoProcessor, AutoTokenizer, trainer
 from trl.trainer import dpo_trainer, grpo_trainer, sft_trainer
@@ -70,6 +70,21 @@ def test_an_adapter_that_is_another_when_it_is_loaded_is_refused(checkpoints, tm
     adapter = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa_niter_4")
     with pytest.raises(ValueError, match="^AdaPOTrainer: init_lora_weights='pissa_niter_4' draws its start anew"):
         made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter}, beta=0.0, kl_scale=0.0)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "reason"),
+    [
+        (LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[3]), "alora_invocation_tokens lets an adapter"),
+        (
+            VBLoRAConfig(num_vectors=4, vector_length=8, target_modules=["q_proj"], save_only_topk_weights=True),
+            "save_only_topk_weights=True saves a part",
+        ),
+    ],
+)
+def test_adapters_that_act_or_are_saved_in_part_are_refused(adapter, reason, checkpoints, tmp_path):
+    with pytest.raises(ValueError, match=f"^AdaPOTrainer: {reason}"):
+        made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter})
 
 
 def test_off_policy_training_keeps_a_copy_of_a_base_that_a_new_adapter_changes(checkpoints, tmp_path):

@@ -208,11 +208,12 @@ class AdaPOTrainer(GroupGRPOTrainer):
             zero_advantage=keep & ~informative.unsqueeze(1),
         )
         trained = (keep & informative.unsqueeze(1)).flatten()
+        # A question without P has no kept trajectory, so its coefficients multiply nothing.
+        kl_coefs = betas[:, : self.max_turns].nan_to_num(args.beta).repeat_interleave(keep.shape[1], dim=0)
         return GroupOutcome(
             self.without_dropped(rewards, trained),
             keep=trained,
-            # A question without P has no kept trajectory, so its coefficients multiply nothing.
-            kl_coefs=betas[:, : self.max_turns].nan_to_num(args.beta).repeat_interleave(keep.shape[1], dim=0),
+            kl_coefs=kl_coefs if self.beta else None,
             advantages=None if advantages is None else advantages.flatten(end_dim=1),
         )
 

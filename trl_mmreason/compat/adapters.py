@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
-from peft.utils.other import TrainableTokensWrapper
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper
+from peft.utils.other import AuxiliaryTrainingWrapper, TrainableTokensWrapper
 from torch import nn
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
@@ -95,6 +97,50 @@ def fill_reference_adapter(model: Any) -> None:
                     buffers[name].copy_(value)
             elif isinstance(own, torch.Tensor) and reference is not own:
                 reference.data.copy_(own.data)
+
+
+def merged(model: PeftModel) -> Any:
+    """The base model with its adapter merged; embeddings and LM head part where the adapter changes one of them.
+
+    PEFT merges an adapter of either into the weight that both share, so that the other changes, too, and says at most
+    that it may. What `ensure_weight_tying` or a list of `trainable_token_indices` changes alike stays shared.
+    """
+    embeddings, head = (_innermost(each) for each in _ends(model.get_base_model()))
+    shared = head is not None and head.weight is embeddings.weight
+    if shared:
+        head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    whole = model.merge_and_unload(safe_merge=True)
+    embeddings, head = _ends(whole)
+    if shared:
+        if stays := torch.equal(head.weight, embeddings.weight):
+            head.weight = embeddings.weight
+        whole.config.tie_word_embeddings = whole.config.get_text_config().tie_word_embeddings = stays
+    return whole
+
+
+def parts_shared_weight(model: Any) -> bool:
+    """Whether an adapter changes one of embeddings and LM head, or each otherwise, that share their base's weight."""
+    if not isinstance(model, PeftModel):
+        return False
+    layers = _ends(model.get_base_model())
+    if layers[1] is None or _innermost(layers[0]).weight is not _innermost(layers[1]).weight:
+        return False
+    alike = all(isinstance(each, TrainableTokensWrapper) for each in layers)
+    changed = any(isinstance(each, BaseTunerLayer | AuxiliaryTrainingWrapper) for each in layers)
+    return changed and not alike and not getattr(model.active_peft_config, "ensure_weight_tying", False)
+
+
+def _ends(model: Any) -> tuple[Any, Any]:
+    return model.get_input_embeddings(), model.get_output_embeddings()
+
+
+def _innermost(layer: Any) -> Any:
+    """A layer without what an adapter wraps around it."""
+    if isinstance(layer, TrainableTokensWrapper):
+        layer = layer.token_adapter
+    if isinstance(layer, ModulesToSaveWrapper):
+        return layer.original_module
+    return layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else layer
 
 
 def prepare_head(model: Any) -> None:

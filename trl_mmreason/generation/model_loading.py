@@ -27,7 +27,7 @@ from transformers import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..compat import torchvision_free  # noqa: F401  processors load without torchvision from here on
-from ..compat.adapters import check_adapter_restored
+from ..compat.adapters import check_adapter_restored, merged
 from ..compat.chat_template import ProcessingClass
 from ..compat.patch_embedding import use_matrix_product_for_patches
 from ..compat.precision import keep_training_layout
@@ -117,7 +117,7 @@ def load_model(
     use_matrix_product_for_patches(loaded)
     weights = fingerprint(loaded.named_parameters())  # merging would round them differently on another device
     if adapter is not None and getattr(loaded.get_base_model(), "quantization_method", None) is None:
-        loaded = loaded.merge_and_unload(safe_merge=True)
+        loaded = merged(loaded)
     return loaded.eval(), weights
 
 

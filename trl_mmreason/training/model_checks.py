@@ -145,8 +145,8 @@ def check_scores(trainer: Any) -> float | None:
     if getattr(trainer, "beta", 0.0) and (away := nats_of_adapter(model, ids, exact=exact)):
         logger.warning(
             "%s: the new adapter changes the policy by %.2g nats before any update, and the KL term is to the policy "
-            "without it. Fix: an adapter that begins at zero (init_lora_weights=True), or get_peft_model(model, "
-            "peft_config) as the model, whose adapter is copied as the reference.",
+            "without it. Fix: get_peft_model(model, peft_config) as the model, whose adapter is copied as the "
+            "reference, or an adapter that begins at zero.",
             type(trainer).__name__,
             away,
         )

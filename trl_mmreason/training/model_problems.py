@@ -104,6 +104,10 @@ def adapter_problem(model: Any) -> str | None:
             f"init_lora_weights={start!r} draws its start anew when the adapter is loaded, so that "
             "what was trained is lost. Fix: init_lora_weights='pissa'."
         )
+    if getattr(adapter, "save_only_topk_weights", False):
+        return "save_only_topk_weights=True saves a part, from which no run resumes. Fix: save_only_topk_weights=False."
+    if getattr(adapter, "alora_invocation_tokens", None):
+        return "alora_invocation_tokens lets an adapter act behind those tokens alone, and not on rows. Fix: LoRA."
     if adapter is None:
         return None
     if adapter.is_prompt_learning:

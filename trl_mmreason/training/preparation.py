@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from accelerate.utils import is_peft_model
+from accelerate.utils import DistributedType, is_peft_model
 from datasets import Dataset
 from transformers import AutoConfig
 from transformers.integrations import is_deepspeed_zero3_enabled
@@ -80,7 +80,8 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
     fill_reference_adapter(policy)
     trainer.image_hooks = prepare_policy(policy, trainer.processing_class)
     trainer.start_difference = check_model(trainer)
-    search = trainer.accelerator.num_processes > 1 and not is_placed_later(trainer) and bool(unreached_weights(trainer))
+    wrapped = trainer.accelerator.distributed_type != DistributedType.NO  # by DDP, also the one process of torchrun
+    search = wrapped and not is_placed_later(trainer) and bool(unreached_weights(trainer))
     if search:
         trainer.args.ddp_find_unused_parameters = True
         trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
