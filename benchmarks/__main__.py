@@ -30,7 +30,7 @@ BENCHMARKS = {
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
-    "rollout_scheduler": ("micro_batches",),
+    "rollout_scheduler": ("micro_batches", "weight_sync"),
 }
 """Module → the benchmarks in it."""
 

@@ -134,3 +134,14 @@ def test_a_dtype_that_nothing_would_read_is_refused(config, tmp_path):
     with pytest.raises(ValueError, match="is for use_vllm=True with vllm_mode='colocate'"):
         config(**run, use_vllm=True, vllm_mode="server", vllm_dtype="float32")
     assert config(**run, use_vllm=True, vllm_dtype="float32").vllm_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"use_vllm": False}, {"vllm_importance_sampling_correction": False}, {"top_p": 0.9}, {"repetition_penalty": 1.1}],
+)
+def test_log_probabilities_of_another_distribution_do_not_serve_as_the_old_ones(settings, tmp_path):
+    run = {"use_vllm": True, "top_p": 1.0}
+    assert adapo_config(tmp_path, **run, sampled_as_old=True).sampled_as_old
+    with pytest.raises(ValueError, match="AdaPOConfig: sampled_as_old=True is for use_vllm=True"):
+        adapo_config(tmp_path, **{**run, **settings}, sampled_as_old=True)

@@ -174,6 +174,25 @@ def test_an_image_seen_before_an_update_is_encoded_anew(runs):
     assert differences(rollout).mean() < TOLERANCE
 
 
+def test_what_vllm_says_of_its_samples_serves_as_the_old_log_probabilities(runs):
+    served = runs("adapo qwen2_5_vl")["served"]
+    assert torch.equal(served["old"], served["sampled"])
+    fewer, usual = served["passes"]
+    assert fewer < usual  # the reference's alone
+    own, other = served["gradients"]
+    assert own.norm() > 0
+    assert (own - other).norm() / own.norm() < 1e-3
+
+
+def test_weights_that_come_in_buckets_are_those_that_come_one_by_one(runs):
+    upstream, own = (runs("adapo qwen2_5_vl")["synced"][name] for name in ("upstream", "own"))
+    assert upstream["weights"].keys() == own["weights"].keys()
+    for name, weight in upstream["weights"].items():
+        assert weight.any(), name
+        assert torch.equal(own["weights"][name], weight), name
+    assert (upstream["calls"] > 50, own["calls"]) == (True, 1)
+
+
 def test_a_trained_policy_is_evaluated_with_the_engine_of_its_rollouts(runs):
     found = runs("adapo qwen2_5_vl")["evaluations"]
     assert found["vllm"] == found["transformers"]
@@ -369,6 +388,6 @@ def test_trl_still_compares_log_probabilities_over_different_tokens(runs):
 def test_vllm_still_refuses_the_names_of_llava_next(runs):
     name = runs("adapo llava_next")["upstream_name"]
     assert "vision_model" not in name, (
-        f"vLLM itself now reads transformers 5's names of LLaVA-NeXT, as {name}. Delete compat/vllm_llava_next.py, "
-        "compat/vllm_plugin.py and the entry point in pyproject.toml"
+        f"vLLM itself now reads transformers 5's names of LLaVA-NeXT, as {name}. Delete compat/vllm_plugin.py "
+        "and the entry point in pyproject.toml"
     )

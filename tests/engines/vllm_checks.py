@@ -25,6 +25,7 @@ def checks(trainer, family):
     shown = {"upstream_prompts": upstream_prompts(trainer, rows), "own_prompts": own_prompts(trainer, rows)}
     shown |= {"after_upstream_sync": after_sync(trainer, rows, VLLMGeneration.sync_weights, seed=1)}
     shown |= {"after_own_sync": after_sync(trainer, rows, type(trainer.vllm_generation).sync_weights, seed=2)}
+    shown |= {"synced": synced(trainer), "served": served_as_old(trainer, rows)}
     shown |= {"other_limits": with_other_pixel_limits(trainer, rows)}
     shown |= {"cut_sampling": with_top_p(trainer, rows, 0.9)}
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
@@ -114,6 +115,54 @@ def with_top_p(trainer, rows, top_p):
         return rollout_of(trainer._generate_and_score_completions(rows))
     finally:
         generation.top_p = before
+
+
+def served_as_old(trainer, rows):
+    """A rollout whose old log-probabilities are vLLM's, the passes that scored it, and its gradient beside the other.
+
+    Returns:
+        `passes` with and without; `old` and `sampled` log-probabilities; `gradients` of both ways for the same answers.
+    """
+    passes, model = [], trainer.model
+    hook = model.register_forward_pre_hook(lambda *_: passes.append(1))
+    made = {}
+    for way in (True, False):
+        trainer.args.sampled_as_old = way
+        passes.clear()
+        made[way] = trainer._generate_and_score_completions([dict(row) for row in rows])
+        made[way, "passes"] = len(passes)
+    hook.remove()
+    trainer.args.sampled_as_old = False
+    batch, gradients = made[False], []
+    sampled = {"old_per_token_logps": batch["sampling_per_token_logps"], "importance_sampling_ratio": torch.tensor(1.0)}
+    for inputs in (batch, batch | sampled):
+        model.zero_grad()
+        trainer.compute_loss(model, dict(inputs)).backward()
+        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
+    model.zero_grad()
+    old, given = made[True]["old_per_token_logps"], made[True]["sampling_per_token_logps"]
+    return {
+        "old": old,
+        "sampled": given,
+        "gradients": gradients,
+        "passes": [made[way, "passes"] for way in (True, False)],
+    }
+
+
+@torch.no_grad()
+def synced(trainer):
+    """What vLLM holds after TRL's sync, weight by weight, and after ours, and how often each called `load_weights`."""
+    generation, shown = trainer.vllm_generation, {}
+    model = generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
+    weights, load = dict(model.named_parameters()), model.load_weights
+    for name, of in {"upstream": VLLMGeneration, "own": type(generation)}.items():
+        calls = []
+        for weight in weights.values():
+            weight.zero_()
+        with replaced(model, load_weights=lambda pairs, calls=calls: calls.append(load(pairs))):
+            of.sync_weights(generation)
+        shown[name] = {"weights": {name: weight.clone() for name, weight in weights.items()}, "calls": len(calls)}
+    return shown
 
 
 @torch.no_grad()

@@ -7,27 +7,17 @@ NaN, `checks` does what needs no second engine afterwards.
 """
 
 import math
-import os
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from vllm_cpu import let_cpus_take_vllm
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 from vllm_turns import sampled_tokens, short_of_room, two_ways
 
-os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
-if not torch.cuda.is_available():
-    import vllm._custom_ops
-    from trl.generation import vllm_generation
-
-    # The prefix cache holds whole blocks: on CPUs of 128 tokens, or of 32 at the least.
-    vllm_generation.LLM = partial(vllm_generation.LLM, block_size=32)
-    vllm._custom_ops._supports_onednn = False  # it repacks weights, and new ones could not be loaded
-    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
-
+let_cpus_take_vllm()
 family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), set(sys.argv[4:])
 torch.set_num_threads(1)
 torch.manual_seed(0)

@@ -81,3 +81,9 @@ FAMILIES: dict[str, Callable] = {
     "smolvlm": smolvlm,
     "video_llama_3": video_llama_3,
 }
+
+
+def label(config):
+    """What docs/models.md calls a model of this configuration."""
+    own, text = config.model_type, config.get_text_config().model_type
+    return f"`{own}`" if text.startswith(own) else f"`{own}` with `{text}`"

@@ -3,12 +3,10 @@
 from copy import deepcopy
 from functools import cache
 
-import transformers
-from further_families import COHERE, PATCH, SIDE, tokenizer_with
+from further_families import COHERE, PATCH, SIDE, tokenizer_with, video_processor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from trl_mmreason.compat import torchvision_free
 from trl_mmreason.miniature.models import _INTERNVL_TEMPLATE, CHATML
 
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
@@ -80,12 +78,6 @@ def cohere_tokenizer():
     named = {"eos_token": "<|END_OF_TURN_TOKEN|>", "image_token": "<|IMG_PATCH|>", "boi_token": "<|START_OF_IMG|>"}
     named |= {"eoi_token": "<|END_OF_IMG|>", "img_line_break_token": "<|IMG_LINE_BREAK|>"}
     return tokenizer_of(COHERE.replace("<image>", "<|IMG_PATCH|>"), *special, "<|END_RESPONSE|>", **named)
-
-
-def video_processor(kind, **settings):
-    """The family's video processor; without torchvision a stand-in with the settings that its processor reads."""
-    stand_in = getattr(torchvision_free, "VideoProcessorStandIn", None)
-    return stand_in(video_processor_type=kind, **settings) if stand_in else getattr(transformers, kind)()
 
 
 def grid_vision(**more):

@@ -1,6 +1,11 @@
 """Tiny random models of families of which training has to take care, each with its processor, in a few lines."""
 
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
 import torch
+import transformers
 from transformers import (
     AyaVisionConfig,
     AyaVisionForConditionalGeneration,
@@ -34,7 +39,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from trl_mmreason.compat import torchvision_free
 from trl_mmreason.miniature.corpus import corpus
-from trl_mmreason.miniature.models import _trl_template, build_model
+from trl_mmreason.miniature.models import SIZES, _trl_template, build_model
 from trl_mmreason.miniature.tokenizer import train_tokenizer
 
 SIDE, PATCH = 56, 14
@@ -58,16 +63,46 @@ def tokenizer_with(special, template, **named):
     return tokenizer
 
 
+_settled = dict  # what becomes of a text model's settings
+
+
+@contextmanager
+def wide_heads(**text):
+    """Build models with half as many heads, which are twice as wide, as vLLM needs them.
+
+    Args:
+        **text: further settings of the text model.
+    """
+
+    def halved(settings):
+        heads = {name: settings[name] // 2 for name in ("num_attention_heads", "num_key_value_heads")}
+        width = {"head_dim": 2 * settings["head_dim"]} if "head_dim" in settings else {}
+        if rope := settings.get("rope_parameters"):
+            sections = {name: [2 * part for part in value] for name, value in rope.items() if name == "mrope_section"}
+            width["rope_parameters"] = {**rope, **sections}
+        return {**settings, **heads, **width, **text}
+
+    test = replace(SIZES["test"], heads=SIZES["test"].heads // 2)
+    with patch.dict(SIZES, test=test), patch.dict(globals(), _settled=halved):
+        yield
+
+
 def text_of(tokenizer, **more):
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"num_key_value_heads": 2, "max_position_embeddings": 1024, "initializer_range": 0.1}
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    return {**sizes, **ids, "vocab_size": len(tokenizer), **more}
+    return _settled({**sizes, **ids, "vocab_size": len(tokenizer), **more})
 
 
 def vision_of(**more):
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
     return {**sizes, "image_size": SIDE, "patch_size": PATCH, **more}
+
+
+def video_processor(kind, **settings):
+    """The family's video processor; without torchvision a stand-in with the settings that its processor reads."""
+    stand_in = getattr(torchvision_free, "VideoProcessorStandIn", None)
+    return stand_in(video_processor_type=kind, **settings) if stand_in else getattr(transformers, kind)()
 
 
 def granite_vision():
@@ -250,7 +285,7 @@ def gemma4():
         feature_extractor=Gemma4AudioFeatureExtractor(),
         image_processor=Gemma4ImageProcessorPil(patch_size=8, pooling_kernel_size=2, max_soft_tokens=70),
         tokenizer=tokenizer,
-        video_processor=torchvision_free.VideoProcessorStandIn(video_processor_type="Gemma4VideoProcessor"),
+        video_processor=video_processor("Gemma4VideoProcessor"),
         chat_template=tokenizer.chat_template,
         image_seq_length=70,
     )

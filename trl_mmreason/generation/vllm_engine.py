@@ -115,9 +115,11 @@ class VLLMEngine(LoadedVLLM):
             import vllm
         except ImportError as error:
             raise _missing_vllm("VLLMEngine", error) from error
+        from ..compat.vllm import normalised_by_processor
+
         _check_whole_model("VLLMEngine", model, llm_kwargs)
         processing_class = _processor(model, llm_kwargs)
-        llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
+        llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **normalised_by_processor(), **llm_kwargs})
         try:
             declared = GenerationConfig.from_pretrained(model, revision=llm_kwargs.get("revision"))
         except OSError:

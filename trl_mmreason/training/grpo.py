@@ -48,7 +48,7 @@ from .read_once import RowsOfRolloutsMixin
 from .reference import reference_from_policy
 from .reward_values import checked_rewards, refuse_infinite
 from .rollout_checkpoint import RolloutCheckpointMixin
-from .sampled_turns import SampledTurnsTrainer
+from .sampled_turns import SampledTurnsTrainer, sampled_logps
 from .timing import Stopwatch, TimedRolloutsMixin
 from .token_bound import check_token_bound, loss_by_parts, split_by_tokens
 
@@ -127,6 +127,7 @@ class GroupGRPOTrainer(
         self._fields: list[Fields] | None = None  # of its rows, or of those whose loss is computed
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
+        self._old_logps: list[list[float | None]] | None = None  # of the engine, until they have served
         self._score: Callable[..., tuple] = score_by_length
         self._most_tokens: int | None = getattr(self.args, "max_tokens_per_micro_batch", None)  # of a pass
         # TRL gathers images on the processes alone whose rows have some, which then wait for the others for ever.
@@ -204,6 +205,8 @@ class GroupGRPOTrainer(
             rollout.log_turns(self)
         else:
             self.trajectories = rollout.recorded(self, generated)
+        if getattr(self.args, "sampled_as_old", False) and self.model.training:
+            self._old_logps = generated[4]
         if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays
             extra["trajectory"] = self.trajectories
         if self._grouped is not None:  # TRL would process all images again, and knows the fields of some families
@@ -304,6 +307,9 @@ class GroupGRPOTrainer(
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple:
+        old, self._old_logps = self._old_logps, None  # TRL scores by the policy first, then by the reference
+        if old is not None and (served := sampled_logps(old, logits_to_keep, self.accelerator)) is not None:
+            return served, None, None
         score = super()._get_per_token_logps_and_entropies
         if self._fields is None and kwargs.get("pixel_values") is not None:  # sampled by a rollout of the user's
             outputs = score(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)

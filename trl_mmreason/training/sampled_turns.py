@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
@@ -158,6 +160,15 @@ class SampledTurnsTrainer(GRPOTrainer):
         if known:
             texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
             self.answers_ended(dict(self._sampled[place] for place in known), texts)
+
+
+def sampled_logps(logps: Sequence[Sequence[float | None]], columns: int, accelerator: Any) -> Tensor | None:
+    """(B, columns) log-probabilities that the engine gave; `None`, in all processes, if one of them lacks a token's."""
+    lacking = torch.tensor([any(None in row for row in logps)], device=accelerator.device)
+    if accelerator.gather(lacking).any():
+        return None
+    rows = [pad(torch.tensor(row, dtype=torch.float32), (0, columns - len(row))) for row in logps]
+    return torch.stack(rows).to(accelerator.device)
 
 
 def _as_text(conversation: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -41,6 +41,9 @@ class RolloutConfig(GRPOConfig):
             alone. Each micro-batch is split into as many passes as it takes, and the update stays the same. Set
             `per_device_train_batch_size` to the rows of an update and `gradient_accumulation_steps=1`, so that as many
             rows as fit share a pass. `None` makes one pass of each micro-batch.
+        sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
+            policy ratio, so that no pass scores them again, and importance sampling has nothing to correct. What a run
+            says at its end shows how far the two differ (`sampled / trained policy`).
         vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
             is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
     """
@@ -49,6 +52,7 @@ class RolloutConfig(GRPOConfig):
     vllm_importance_sampling_mode: str | None = None
     max_prompt_length: int | None = None
     max_tokens_per_micro_batch: int | None = None
+    sampled_as_old: bool = False
     vllm_dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +70,14 @@ class RolloutConfig(GRPOConfig):
         if self.vllm_importance_sampling_mode is None:
             cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
             self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"
+        if self.sampled_as_old:
+            cut = self.top_p < 1 or self.top_k > 0 or self.min_p or self.repetition_penalty != 1
+            if cut or not (self.use_vllm and self.vllm_importance_sampling_correction):
+                raise ValueError(
+                    f"{name}: sampled_as_old=True is for use_vllm=True with vllm_importance_sampling_correction=True, "
+                    "and without top_p, top_k, min_p and repetition_penalty, with which vLLM's log-probabilities are "
+                    "those among what is left. Fix: sampled_as_old=False."
+                )
         if self.vllm_dtype is None:
             return
         if self.vllm_dtype not in DTYPES:

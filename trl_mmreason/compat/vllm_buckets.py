@@ -1,0 +1,61 @@
+"""Hand weights to a colocated vLLM in buckets.
+
+TRL calls vLLM's `load_weights` once for each weight, and each call lists all parameters of vLLM's model anew. A bucket
+is one call. It holds what is sent as it is, or, where training frees a gathered weight, copies: the memory of one
+bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from .replaced import replaced
+
+BUCKET = 256 * 2**20
+"""Bytes of weights after which a bucket is handed over."""
+
+
+class Buckets:
+    """Collects weights, and loads them when they are a bucket.
+
+    Args:
+        load: vLLM's `load_weights`.
+        copies: whether a weight is only there until the next one comes.
+        most: bytes of a bucket.
+    """
+
+    def __init__(
+        self, load: Callable[[Iterable[tuple[str, Tensor]]], Any], *, copies: bool, most: int = BUCKET
+    ) -> None:
+        self.load, self.copies, self.most = load, copies, most
+        self.weights: list[tuple[str, Tensor]] = []
+
+    def add(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Take weights as `load_weights` does."""
+        self.weights += [(name, weight.clone() if self.copies else weight) for name, weight in weights]
+        if sum(weight.nbytes for _, weight in self.weights) >= self.most:
+            self.flush()
+
+    def flush(self) -> None:
+        """Load what has been collected."""
+        weights, self.weights = self.weights, []
+        self.load(weights)
+
+
+@contextmanager
+def in_buckets(llm: Any, *, copies: bool) -> Iterator[None]:
+    """Within the block, weights for a colocated vLLM wait until they are a bucket; at its end all are loaded.
+
+    Args:
+        llm: the `vllm.LLM` of this process.
+        copies: as for `Buckets`.
+    """
+    model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+    buckets = Buckets(model.load_weights, copies=copies)
+    with replaced(model, load_weights=buckets.add):
+        yield
+    buckets.flush()
