@@ -4,6 +4,7 @@ Each engine trains all of them in one launch, which `families_run.py` is.
 """
 
 import json
+import socket
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ from processes import launch
 from switch import environment
 
 EVERYDAY = ["glm_experts", "janus"]  # saves buffers; has weights that no loss reaches
-# before, their processors need torchvision, or a font of the Hub
-NOT_HERE = {"gemma4", "ernie4_5_vl_moe"} if Version(transformers.__version__) < Version("5.23") else set()
+# before, its processor needs a font of the Hub
+NOT_HERE = {"ernie4_5_vl_moe"} if Version(transformers.__version__) < Version("5.23") else set()
 
 
 ONCE_PER_IMAGE = {"hunyuan_vl", "minicpmv4_6", "paddleocr_vl"}  # ZeRO-3 refuses them
@@ -73,6 +74,20 @@ def assert_as_under_ddp(outcomes, engine, names):
 def test_families_with_buffers_and_with_unused_weights_train_as_under_ddp(engine, outcomes):
     assert_as_under_ddp(outcomes, engine, EVERYDAY)
     assert not any("refused" in own for processes in outcomes(engine, EVERYDAY).values() for own in processes)
+
+
+def test_one_process_of_torchrun_is_wrapped_by_ddp_too(tmp_path):
+    """Which stops in the second step where weights are not reached, unless it searches for them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    saved(FAMILIES["janus"], tmp_path / "janus")
+    (tmp_path / "job.json").write_text(
+        json.dumps({"folder": str(tmp_path), "models": str(tmp_path), "families": ["janus"]})
+    )
+    group |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    launch("engines/families_run.py", 1, tmp_path / "job.json", environment=group, seconds=120)
+    assert len(torch.load(tmp_path / "janus_0.pt")["losses"]) == 2
 
 
 @pytest.mark.full

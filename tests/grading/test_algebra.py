@@ -218,12 +218,8 @@ def test_huge_numbers_are_refused(text):
 )
 def test_nothing_unknown_reaches_the_library(text):
     with pytest.raises(Unreadable):
-        explicit(text, {})
+        explicit(text)
 
 
-def test_names_do_not_reach_the_library():
-    names = {}
-    assert explicit("θ_{max}+x'+T", names) == "x+y+z"
-    assert names == {"θ_max": "x", "x'": "y", "T": "z"}
-    with pytest.raises(Unreadable, match="too many"):
-        explicit("+".join(f"x_{{{index}}}" for index in range(60)), {})
+def test_names_reach_the_library_as_symbols_only():
+    assert explicit("θ_{max}+x'+T") == ("sum", [("symbol", "θ_max"), ("symbol", "x'"), ("symbol", "T")])

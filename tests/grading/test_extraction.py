@@ -290,6 +290,13 @@ def test_neighbouring_boxes_are_one_list(separator):
     assert extract_answer(text) == "-2, 3"
 
 
+def test_named_boxes_are_one_list_where_the_gold_is_one():
+    text = r"so $x = \boxed{4}$ and $y = \boxed{-1}$."
+    assert extract_answer(text, parts=True) == "4, -1"
+    assert extract_answer(text) == "-1"
+    assert extract_answer(r"$x = \boxed{4} = \boxed{2^2}$", parts=True) == "2^2"
+
+
 @pytest.mark.parametrize("words", [" no, ", ". ", " then ", "，不对，", "。", " = ", "band", " but " * 20])
 def test_boxes_with_words_between_are_a_correction(words):
     assert extract_answer(rf"\boxed{{-2}}{words}\boxed{{3}}") == "3"

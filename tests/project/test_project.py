@@ -86,7 +86,7 @@ def test_pinned_versions_are_those_that_the_package_and_trackio_accept(name):
 
 def test_what_private_parts_are_relied_on_has_a_ceiling_and_the_workflows_test_both_ends():
     wanted = {one.name: one.specifier for one in map(Requirement, PROJECT["dependencies"])}
-    next_series = {"latex2sympy2_extended": "1.12", "peft": "0.22", "transformers": "5.25", "trl": "1.17"}
+    next_series = {"peft": "0.22", "transformers": "5.25", "trl": "1.17"}
     for name, version in next_series.items():
         assert not wanted[name].contains(version), name
     (tests,) = (path for path in WORKFLOWS if path.stem == "tests")

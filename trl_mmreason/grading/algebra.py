@@ -1,8 +1,6 @@
 r"""Decide whether two LaTeX expressions are equal, by computer algebra; for worker processes only.
 
-latex2sympy2_extended parses, sympy evaluates. That parser guesses: `2(3)` is a mixed number to it, `f(x)` a call,
-`\sin x \cdot y` the sine of a product, `x'` is x, γ is Euler's constant, and a degree sign means nothing. So first
-`explicit.py` rewrites an answer so that nothing is left to guess, and refuses what it does not know.
+`explicit.py` parses, sympy evaluates what is built of the nodes here.
 
 Expressions are compared by their values to thirty digits; with variables, at random points. Real points only, and only
 where both are real: √(x²) is |x|, not x.
@@ -10,38 +8,24 @@ where both are real: √(x²) is |x|, not x.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
-from sympy import (
-    Derivative,
-    Expr,
-    Integer,
-    Integral,
-    Limit,
-    MatrixBase,
-    MatrixExpr,
-    Pow,
-    Product,
-    Rational,
-    Sum,
-    Symbol,
-)
+from sympy import Derivative, Expr, Integer, Integral, Limit, MatrixBase, Pow, Product, Rational, Sum, Symbol
 
 from .explicit import explicit
-from .notation import Undefined, Unreadable
+from .expressions import Node
+from .notation import Refused, Undefined, Unreadable
 
 _DIGITS = 30
 _STRICT = 1e-6
 _POINTS = 6
 _MIN_POINTS = 3
 _TRIES = 30
-# The class behind the library's one function: that always tries sets and relations as well, which takes five times as
-# long (measured: 450 instead of 70 ms for an integral).
-_PARSER = _Latex2Sympy(is_real=True, config=ConversionConfig(lowercase_symbols=False))
 
 
 def equal(answer: str, gold: str, *, relative_tolerance: float) -> bool:
@@ -87,29 +71,68 @@ def ratio(answer: str, gold: str) -> float | None:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _read(answer: str, gold: str) -> tuple[Expr | MatrixBase, Expr | MatrixBase]:
-    """Parse both expressions, with the same symbols for the same variables."""
-    names: dict[str, str] = {}
-    sides = [(side, _parsed(text, side, names)) for side, text in (("answer", answer), ("gold", gold))]
+    """Parse both expressions; the same variables are the same symbols."""
+    sides = [(side, _parsed(text, side)) for side, text in (("answer", answer), ("gold", gold))]
     whole = {symbol: Symbol(symbol.name, integer=True) for _, side in sides for symbol in _whole(side)}
     left, right = (_settled(parsed.xreplace(whole), side) for side, parsed in sides)
     return left, right
 
 
-def _parsed(text: str, side: str, names: dict[str, str]) -> Expr | MatrixBase:
+def _parsed(text: str, side: str) -> Expr | MatrixBase:
     try:
-        clear = explicit(text, names)
+        return _built(explicit(text))
     except Unreadable as error:
         raise Unreadable(f"the {side}: {error}") from error
-    try:
-        parsed = _PARSER.convert_expr(_PARSER.create_parser(clear).expr())
-        parsed = parsed.doit() if isinstance(parsed, MatrixExpr) else parsed
-    except (MemoryError, RecursionError):
+    except (MemoryError, RecursionError, Refused):
         raise
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for what it cannot parse
-        raise Unreadable(f"the {side} cannot be parsed: {type(error).__name__}") from error
-    if not isinstance(parsed, Expr | MatrixBase):
-        raise Unreadable(f"the {side} is a {type(parsed).__name__}, no expression")
-    return parsed
+    except Exception as error:  # noqa: BLE001 - sympy raises anything for what it cannot build
+        raise Unreadable(f"the {side} cannot be built: {type(error).__name__}") from error
+
+
+_CONSTANTS = {"i": sympy.I, "e": sympy.E, "pi": sympy.pi, "infinity": sympy.oo}
+_ELEMENTARY = "sin cos tan cot sec csc sinh cosh tanh".split()
+_BUILDERS: dict[str, Callable[..., Any]] = {
+    "minus": operator.neg,
+    "inverse": lambda value: value**-1,
+    "power": operator.pow,
+    "root": lambda value, degree: value ** (1 / degree),
+    "degrees": lambda value: value * sympy.pi / 180,
+    "\\lfloor": sympy.floor,
+    "\\lceil": sympy.ceiling,
+    **dict.fromkeys(("log", "lg"), lambda value, base=10: sympy.log(value, base)),
+    **{name: getattr(sympy, name) for name in (*_ELEMENTARY, "exp", "factorial", "binomial", "gcd", "lcm")},
+    **{prefix + name: getattr(sympy, f"a{name}") for prefix in ("a", "ar", "arc") for name in _ELEMENTARY},
+    **{"abs": sympy.Abs, "ln": sympy.log, "max": sympy.Max, "min": sympy.Min, "bmatrix": sympy.Matrix},
+    "derivative": lambda variable, inside: Derivative(inside, variable),
+    "integral": Integral,
+    "definite": lambda low, high, inside, variable: Integral(inside, (variable, low, high)),
+    "\\sum": lambda variable, low, high, inside: Sum(inside, (variable, low, high)),
+    "\\prod": lambda variable, low, high, inside: Product(inside, (variable, low, high)),
+    "limit": lambda variable, target, inside: Limit(inside, variable, target),
+    "limit+": lambda variable, target, inside: Limit(inside, variable, target, "+"),
+    "limit-": lambda variable, target, inside: Limit(inside, variable, target, "-"),
+    "vmatrix": lambda rows: sympy.Matrix(rows).det(),
+}
+
+
+def _built(node: Node) -> Any:
+    kind, *parts = node
+    if kind == "number":
+        return Rational(*parts[0].as_integer_ratio())
+    if kind == "symbol":
+        return Symbol(parts[0], real=True)
+    if kind in _CONSTANTS:
+        return _CONSTANTS[kind]
+    if kind in ("sum", "product"):
+        return functools.reduce(operator.add if kind == "sum" else operator.mul, map(_built, parts[0]))
+    if kind == "several":
+        return _BUILDERS[parts[0]](*map(_built, parts[1]))
+    if kind == "matrix":
+        return _BUILDERS[parts[0]]([[_built(entry) for entry in row] for row in parts[1]])
+    values = [_built(part) for part in parts]
+    if kind == "power" and isinstance(values[0], MatrixBase) and parts[1] == ("symbol", "T"):
+        return values[0].T
+    return _BUILDERS[kind](*values)
 
 
 def _settled(value: Expr | MatrixBase, side: str) -> Expr | MatrixBase:

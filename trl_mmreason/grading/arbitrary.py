@@ -14,6 +14,18 @@ _INTEGERS = re.compile(
     r"(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?"
 )
 
+# A constant before what solves a differential equation
+_FACTOR = re.compile(r"(?<![A-Za-z\\])([cC])(_\d)?(?=\s*\*?\s*x?\s*(?:e\s*\^|\\(?:cos|sin)))")
+
+
+def with_capitals(text: str) -> str:
+    """Write `ce^{2x}` as `Ce^{2x}`, where c stands for nothing else, and without its index where there is one only."""
+    found = _FACTOR.findall(text) if "c" in text.casefold() else []
+    if not found or re.search("[cC]", re.sub(r"\\[a-z]+", "", _FACTOR.sub("", text))):
+        return text
+    return _FACTOR.sub("C" if len(found) == 1 else r"C\2", text)
+
+
 _Line = tuple[float, float]
 """Value at k = 0, and step."""
 
@@ -37,13 +49,12 @@ def _without_constant(text: str) -> str | None:
 
 
 def compare_families(answer: str, gold: str) -> bool | None:
-    """Whether two values, lists or intervals are the same for all integers together; `None` if the gold has none.
+    """Whether two values, lists or intervals are the same for all integers together; `None` without any.
 
     The answer need not say that its k is an integer.
     """
-    if "∈" not in gold and "integer" not in gold:
-        return None
-    if (said := _INTEGERS.search(gold)) is None or said.end() < len(gold):
+    said = [text for text in (answer, gold) if (match := _INTEGERS.search(text)) and match.end() == len(text)]
+    if gold not in said and not (said and "π" in gold):  # a gold `kπ` may leave it to be understood
         return None
     left, right = _family(answer), _family(gold)
     if left is None or right is None:

@@ -12,7 +12,7 @@ from .words import same_words
 
 _LEAD = re.compile(
     r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is| are)?\s*:?\s*(?=[(\[A-Za-z\d\"])"
-    r"|故?应?选择?项?[:为]?\s*",
+    r"|both\s+(?=\(?[A-J]\b)|故?应?选择?项?[:为]?\s*",
     re.IGNORECASE,
 )
 _TAIL = re.compile(r"(?<=[A-Z\d)])\s*(?:选?项|is (?:the )?(?:correct|right|true|answer|correct answer))$")

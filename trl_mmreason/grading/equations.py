@@ -1,4 +1,4 @@
-"""Answers with an equals sign, and ratios."""
+"""Answers with an equals sign, ratios, spans, and amounts with a direction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def _equation(text: str) -> Equation | None:
 
 
 def _same_name(left: str, right: str) -> bool:
-    """Whether two names may mean the same unknown: `x` and `x_1` may, `x_1` and `x_2` do not."""
+    """Whether two names may mean the same: `x` and `x_1`, `y` and `f(x)` may, `x_1` and `x_2` do not."""
+    names = {re.sub(r"\([a-z]\)$", "", name) for name in (left, right)}
+    if len(names) == 1 or ("y" in names and {left, right} & {"f(x)", "g(x)", "h(x)"}):
+        return "" not in names
     if "_" not in left or "_" not in right:
         left, right = left.partition("_")[0], right.partition("_")[0]
     return bool(left and right) and left == right
@@ -113,19 +116,6 @@ def _variables(side: str) -> bool:
         return any(map(str.isalpha, side))
 
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
-
-
-def _same_time(one: re.Match[str], other: re.Match[str]) -> bool:
-    """Whether 15:30 is 3:30 PM; where one says neither AM nor PM, it may be either."""
-    written = [tuple(int(part or 0) for part in clock.groups()[:3]) for clock in (one, other)]
-    on_24_hours = [
-        (hour % 12 + 12 * (clock[4] in "pP") if clock[4] else hour, *rest)
-        for (hour, *rest), clock in zip(written, (one, other), strict=True)
-    ]
-    return on_24_hours[0] == on_24_hours[1] or (written[0] == written[1] and not (one[4] and other[4]))
-
-
 def _scales(part: str) -> bool:
     """Whether a part of a ratio is a finite number other than 0."""
     try:
@@ -136,12 +126,9 @@ def _scales(part: str) -> bool:
 
 
 def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
-    """Compare ratios: 2:3 is 4:6 and 2/3; times of day equal only themselves."""
+    """Compare ratios: 2:3 is 4:6 and 2/3."""
     if ":" not in answer + gold:
         return None
-    clocks = [_CLOCK.fullmatch(text) for text in (answer, gold)]
-    if clocks[0] and clocks[1]:
-        return _same_time(clocks[0], clocks[1])
     answer, gold = (re.sub(r"(?<=\d) to (?=\d)", ":", text) for text in (answer, gold))
     if is_prose(answer) or is_prose(gold):
         return None
@@ -174,12 +161,27 @@ def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
     )
 
 
-_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
+_WAYS = (
+    r"(?P<way>(?:north|south)(?:east|west)|north|south|east|west|left|right|up|down|(?:(?:counter|anti)-?)?clockwise"
+    r"|(?:in|de)crease)"
+)
+_DIRECTED = [
+    re.compile(pattern, re.I)
+    for pattern in (
+        r"(?:an? )?(?P<amount>[-¤]?\d(?:[^,(]|,\d)*?)[\s,(]{1,3}(?:(?:to|towards?|in) the |due )?"
+        rf"{_WAYS}(?:wards?)?(?: direction)?\)?",
+        rf"(?:an? |it )?{_WAYS}[sd]? (?:of|by) (?P<amount>.+)",
+    )
+]
 
 
-def compare_dates(answer: str, gold: str) -> bool | None:
-    """Compare dates such as `1/2/2020` part by part; `None` if the gold is not a date."""
-    if not _DATE.fullmatch(gold):
+def _directed(text: str) -> re.Match[str] | None:
+    return next((match for form in _DIRECTED if (match := form.fullmatch(text))), None)
+
+
+def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
+    """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one."""
+    if (right := _directed(gold)) is None or (left := _directed(answer)) is None:
         return None
-    left, right = ([int(part) for part in re.findall(r"\d+", text)] for text in (answer, gold))
-    return left == right and bool(_DATE.fullmatch(answer))
+    ways = {match["way"].lower().replace("anti", "counter").replace("-", "") for match in (left, right)}
+    return len(ways) == 1 and same(left["amount"], right["amount"])

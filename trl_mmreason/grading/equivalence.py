@@ -7,10 +7,11 @@ import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Protocol
 
-from . import arbitrary, equations, listings, numeric, regions
+from . import arbitrary, equations, listings, moments, numeric, regions
 from .expressions import read
 from .notation import NeedsAlgebra, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
 from .units import (
@@ -94,10 +95,14 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
     if comma and _same(f"{comma[1].replace('.', '')}.{comma[2]}{answer[comma.end() :]}", gold, terms):
         return True
+    answer, gold = arbitrary.with_capitals(answer), arbitrary.with_capitals(gold)
+    mixed = [_mixed(text) if " and " in text else text for text in (answer, gold)]
+    if mixed != [answer, gold] and not any(listings.listing(text) for text in mixed):  # 2 and 1/4 for 2 1/4
+        return _same(*mixed, terms)
     for short, other in ((answer, gold), (gold, answer)):  # 25k beside 25,000: the letter is no variable
-        match = _SHORT_NUMBER.fullmatch(short)
-        if match and _COUNT.fullmatch(other) and (match[2] != "K" or short is answer):  # a gold's K are kelvins
-            return _same(match[1] + _SHORT[match[2].lower()], other, terms)
+        full = in_full(short.replace("K", "k") if short is answer else short)  # a gold's K are kelvins
+        if full != short and _COUNT.fullmatch(other):
+            return _same(full, other, terms)
     if len(answer) == len(gold) == 1 and answer.isascii() and answer.isalpha() and gold.isalpha():
         return answer == gold or answer.upper() == gold.upper() in "ABCDE"  # a choice; H is not h
     if claim := _claim(gold):
@@ -113,7 +118,9 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         lambda: arbitrary.compare_families(answer, gold),
         lambda: arbitrary.compare_antiderivatives(answer, gold),
         lambda: _rounded(answer, gold, terms),
-        lambda: equations.compare_dates(answer, gold),
+        lambda: moments.compare_moments(answer, gold),
+        lambda: equations.compare_directed(answer, gold, same),
+        lambda: listings.compare_vectors(answer, gold, same),
         lambda: regions.compare_regions(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
         lambda: listings.compare_listings(answer, gold, same),
@@ -129,17 +136,25 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
 _ELEMENTS = (
     "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Cr Mn Fe Co Ni Cu Zn Br Kr Ag Cd Sn I Xe Ba Pt Au Hg Pb U"
 ).split()
-_ATOMS = rf"(?:(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*)"
-_CHEMICAL = re.compile(
-    rf"(?=\^\d|.*[A-Z].*[A-Z\d+-])(?:\^\d+)?(?:\d*(?:{_ATOMS}|\({_ATOMS}+\)\d*)+(?:\^\d*[+-])?(?:\+|->|=|$)?)+"
-)
+_ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
+# One quantifier over the atoms, or a long formula would be tried in every way to part it
+_SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
+_CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
+_ORBITALS = re.compile(r"(?:\[[A-Z][a-z]\])?(?:[1-7][spdf]\^?(?:1[0-4]|\d))+|sp\^?[23](?:d\^?2?)?")
 # 3,75 and 1.234,5; 1,234 is a whole number
 _DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
 
 
 def _chemical(text: str) -> str | None:
     """A chemical formula or equation, however its numbers are set; `None` for anything else."""
+    if not re.search(r"[A-Zspdf]", text):
+        return None
     plain = re.sub(r"[\s_{}]", "", re.sub(r"\\(?:longr|r)ightarrow|\\to(?![a-z])|→", "->", text))
+    if _ORBITALS.fullmatch(plain):
+        return plain.replace("^", "")
+    plain = re.sub(r"^([A-Z][a-z]?)(\d[+-])$", r"\1^\2", plain).replace("=", "->")
+    if re.fullmatch(r"(?=.+[A-Z])[A-Z][\w()]*\^\d*[+-]", plain):  # NH4+
+        plain = plain.replace("^", "")
     return plain if _CHEMICAL.fullmatch(plain) and not plain.isdigit() and re.search(r"[A-Z]", plain) else None
 
 
@@ -149,7 +164,8 @@ _STATED = re.compile(r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|ar
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
 _HEDGE = re.compile(
     r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
-    r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?)\s*",
+    r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?"
+    r"|in (?=\d{4}$)|on (?=[a-z]+day\b)|from (?=\d+ (?:to|-) ))\s*",
     re.IGNORECASE,
 )
 _NOTHING = frozenset(
@@ -226,24 +242,23 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- quantities, expressions
+_DEGREE, _RADIAN = (MeasurementUnit(Fraction(size), (("degree", 1),)) for size in ("1", "57.29577951308232"))
+
+
 def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     if len(answer) > 1 and (named := parse_unit(answer)) and (gold_named := parse_unit(gold)):
         return named == gold_named  # `cm` and `centimetre`
     (value, unit), (target, gold_unit) = (
         (text, PLAIN) if terms.variables and text[-1] in terms.variables else quantity(text) for text in (answer, gold)
     )
-    if (unit == PLAIN) != (gold_unit == PLAIN) and (
-        letters := split_unit(answer if unit == PLAIN else gold, products=True)
-    ):
-        named = gold_unit if unit == PLAIN else unit
-        if letters[1].dimensions == named.dimensions:  # 5 N*m, where the other says newton metres
-            return _values(
-                *((letters[0], target) if unit == PLAIN else (value, letters[0])),
-                terms,
-                *((letters[1], gold_unit) if unit == PLAIN else (unit, letters[1])),
-            )
-    if (unit == PLAIN) != (gold_unit == PLAIN) and _is_formula(answer if unit == PLAIN else gold):
-        return _values(answer, gold, terms)  # 0.5g for g/2: the letter is no unit
+    if (unit == PLAIN) != (gold_unit == PLAIN):
+        bare, named = (answer, gold_unit) if unit == PLAIN else (gold, unit)
+        letters = split_unit(bare, products=True)
+        if letters and letters[1].dimensions == named.dimensions != ():  # 5 N*m, where the other says newton metres
+            sides = (*letters, target, gold_unit) if unit == PLAIN else (value, unit, *letters)
+            return _values(sides[0], sides[2], terms, sides[1], sides[3])
+        if _is_formula(bare) and not compound_quantity(answer if bare == gold else gold):
+            return _values(answer, gold, terms)  # 0.5g for g/2: the letter is no unit
     if unit == gold_unit == PLAIN:
         return _values(value, target, terms)
     if PERCENT in (unit, gold_unit):
@@ -255,6 +270,8 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
         return len(powers) == 1 and _values(value, target, terms)
     if terms.unit and terms.unit.dimensions:
         unit, gold_unit = (u if u.dimensions else terms.unit for u in (unit, gold_unit))
+    if "π" in value + target and {unit, gold_unit} == {PLAIN, _DEGREE}:
+        unit, gold_unit = (_RADIAN if u == PLAIN else u for u in (unit, gold_unit))  # π/4 is 45°
     dimensions = {unit.dimensions, gold_unit.dimensions}
     if () in dimensions or dimensions == {(("degree", 1),), (("K", 1),)}:
         return _values(value, target, terms)
@@ -268,20 +285,8 @@ def _is_formula(text: str) -> bool:
         return False
 
 
-_MAGNITUDES = {
-    "dozen": 12,
-    "百": 100,
-    "千": 1000,
-    "hundred": 100,
-    "thousand": 1000,
-    "lakh": 10**5,
-    "million": 10**6,
-    "crore": 10**7,
-    "billion": 10**9,
-    "trillion": 10**12,
-    "万": 10**4,
-    "亿": 10**8,
-}
+_MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
+_MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
 _PARTS = {
     "half": 2,
     "halves": 2,
@@ -295,6 +300,7 @@ _PARTS = {
 }
 _PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
 _CHINESE_PART = re.compile("([二三四五六七八九十])分之([一二两三四五六七八九])")
+_CHINESE_COUNT = re.compile("^[一二两三四五六七八九十]+(?=[个只条本张名位次种辆块件倍项人天元])")
 _A_MAGNITUDE = re.compile(r"an?\s(?=(?:dozen|hundred|thousand|million|billion)\b)", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
@@ -304,10 +310,29 @@ _SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
 _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
 
 
+def _mixed(text: str) -> str:
+    """Write `2 and 1/4` and `two and a half` without "and"."""
+    whole, _, part = text.partition(" and ")
+    whole = NUMBER_WORDS.get(whole.lower(), whole)
+    part = _PART.sub(_as_fraction, re.sub("^an? ", "one ", part))
+    return f"{whole} {part}" if whole.isdigit() and re.match(r"\d+/\d|\\frac", part) else text
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    return f"{NUMBER_WORDS[match[1].lower()]}/{_PARTS[match[2].lower()]}"
+
+
+def in_full(text: str) -> str:
+    """Write `3.15M` as `3.15 million`; 300K may be kelvins."""
+    match = _SHORT_NUMBER.fullmatch(text)
+    return match[1] + _SHORT[match[2].lower()] if match and match[2] != "K" else text
+
+
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
+    text = _CHINESE_COUNT.sub(lambda match: NUMBER_WORDS.get(match[0], match[0]), text)
     text = _CHINESE_PART.sub(lambda match: f"{NUMBER_WORDS[match[2]]}/{NUMBER_WORDS[match[1]]}", text)
-    text = _PART.sub(lambda match: f"{NUMBER_WORDS[match[1].lower()]}/{_PARTS[match[2].lower()]}", text)
+    text = _PART.sub(_as_fraction, text)
     first, space, rest = _A_MAGNITUDE.sub("1 ", text).partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
         first = NUMBER_WORDS[first.lower()]

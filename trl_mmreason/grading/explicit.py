@@ -1,8 +1,7 @@
-r"""Rewrite LaTeX without ambiguity: a sign in every product, brackets around arguments, fractions for decimals.
+r"""Parse LaTeX for computer algebra; for worker processes only.
 
 The grammar is that of `expressions.py`, extended by sums, integrals, limits, derivatives, matrices and the like. Only
-what is known here gets through: what is written is made of nodes, and variables are renamed to plain single letters, so
-that no name can mean anything to whatever parses the result.
+what is known here gets through: a tree of nodes, of which `algebra.py` builds expressions. No text reaches sympy.
 """
 
 from __future__ import annotations
@@ -23,22 +22,14 @@ _TOKEN = re.compile(
 )
 _DEGREE = re.compile(r"\^\s*(?:\\circ|\\degree|°|\{\s*(?:\\circ|\\degree|°)\s*\})")
 _MAX_DIGITS = 400
-# Not d (of integrals), e, i, I, E (constants) and T (transposed).
-_LETTERS = "xyzabcfghjklmnopqrstuvwABCDFGHJKLMNOPQRSUVWXYZ"
-_ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log"}
-_ALIASES |= {"arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh"}
 _OF_SEVERAL = frozenset("gcd lcm max min".split())
 _MATRICES = {"matrix": "bmatrix", "pmatrix": "bmatrix", "bmatrix": "bmatrix", "vmatrix": "vmatrix"}
 _SYNONYMS = {"\\cdot": "*", "\\times": "*", "\\div": "/", "\\pi": "π", "\\infty": "∞", "\\rightarrow": "\\to"}
 _SYNONYMS |= dict.fromkeys(("\\dfrac", "\\tfrac"), "\\frac") | dict.fromkeys(("\\dbinom", "\\tbinom"), "\\binom")
 
 
-def explicit(text: str, names: dict[str, str]) -> str:
-    """Rewrite one expression.
-
-    Args:
-        text: LaTeX or its canonical form, without delimiters, text, units and percent signs.
-        names: variable → letter; grows, so that several expressions may share it.
+def explicit(text: str) -> Node:
+    """Parse one expression, LaTeX or its canonical form, without delimiters, text, units and percent signs.
 
     Raises:
         Unreadable: it is not one expression made of what is known here.
@@ -53,7 +44,7 @@ def explicit(text: str, names: dict[str, str]) -> str:
             tokens += [("word", letter) for letter in _letters(token)]
         else:
             tokens.append((kind, token))
-    return _latex(_Parser(tokens).whole(), names)
+    return _Parser(tokens).whole()
 
 
 def _binomial(upper: Node, lower: Node) -> Node:
@@ -79,7 +70,7 @@ def _letters(word: str) -> str:
 class _Parser(Parser):
     """The grammar for computer algebra."""
 
-    known = FUNCTIONS | _ALIASES.keys() | {"arccsc", "arcsec", "arccot"} | _OF_SEVERAL
+    known = FUNCTIONS | _OF_SEVERAL | set("arccsc arcsec arccot arsinh arcosh artanh".split())
     ends = ENDS | frozenset(("&", "\\\\", "\\to", "\\rfloor", "\\rceil"))
     postfixes = {"!": "factorial", "°": "degrees"}
 
@@ -228,85 +219,3 @@ class _Parser(Parser):
         while self.skip(separator):
             entries.append(self.sum())
         return entries
-
-
-_FRACTION = r"\frac{{{}}}{{{}}}"
-# Every place has brackets around it, as a sum may be written there.
-_TEMPLATES = {
-    "i": "(I)",
-    "e": "e",
-    "pi": "\\pi ",
-    "infinity": "\\infty ",
-    "abs": r"\lvert {} \rvert ",
-    "\\lfloor": r"\lfloor {} \rfloor",
-    "\\lceil": r"\lceil {} \rceil",
-    "factorial": "(({})!)",
-    "degrees": r"(({}) \cdot \frac{{\pi }}{{180}})",
-    "root": r"\sqrt[{1}]{{{0}}}",
-    "binomial": r"\binom{{{}}}{{{}}}",
-    "derivative": r"(\frac{{d}}{{d {}}} ({}))",
-    "\\sum": r"(\sum_{{{}={}}}^{{{}}} ({}))",
-    "\\prod": r"(\prod_{{{}={}}}^{{{}}} ({}))",
-    "integral": r"(\int ({}) d {})",
-    "definite": r"(\int_{{{}}}^{{{}}} ({}) d {})",
-    "limit": r"(\lim_{{{} \to ({})}} ({}))",
-    "limit+": r"(\lim_{{{} \to ({})^{{+}}}} ({}))",
-    "limit-": r"(\lim_{{{} \to ({})^{{-}}}} ({}))",
-}
-
-
-def _latex(node: Node, names: dict[str, str]) -> str:
-    """Write a node; sums, products and powers without brackets around them."""
-    kind, *parts = node
-    if kind == "number":
-        return str(parts[0]) if parts[0].denominator == 1 else _FRACTION.format(*parts[0].as_integer_ratio())
-    if kind == "symbol":
-        return _renamed(parts[0], names)
-    if kind == "minus":
-        return f"-{_enclosed(parts[0], names, 'sum', 'minus')}"
-    if kind == "sum":
-        terms = [_enclosed(term, names, "sum") for term in parts[0]]
-        return "".join([terms[0], *(term if term.startswith("-") else f"+{term}" for term in terms[1:])])
-    if kind == "product":
-        return _product(parts[0], names)
-    if kind == "several":
-        return f"(\\{parts[0]} ({','.join(_latex(part, names) for part in parts[1])}))"
-    if kind == "matrix":
-        rows = " \\\\ ".join(" & ".join(_latex(entry, names) for entry in row) for row in parts[1])
-        return f"(\\begin{{{parts[0]}}}{rows}\\end{{{parts[0]}}})"
-    if kind == "power":
-        base = _enclosed(parts[0], names, "sum", "minus", "product", "power")
-        if parts[1] == ("symbol", "T") and "\\begin" in base:
-            return f"{base}^{{T}}"
-        return f"{base}^{{{_latex(parts[1], names)}}}"
-    written = [_latex(part, names) for part in parts]
-    if kind == "root" and written[1] == "2":
-        return f"\\sqrt{{{written[0]}}}"
-    if kind in _TEMPLATES:
-        return _TEMPLATES[kind].format(*written)
-    base = f"_{{{written[1]}}}" if len(written) == 2 else ""
-    return f"(\\{_ALIASES.get(kind, kind)}{base} ({written[0]}))"
-
-
-def _product(factors: list[Node], names: dict[str, str]) -> str:
-    result = _enclosed(factors[0], names, "sum", "minus")
-    for kind, *parts in factors[1:]:
-        if kind == "inverse":
-            result = _FRACTION.format(result, _latex(parts[0], names))
-        elif (kind, *parts) != ONE:  # which stands for the differential of an integral
-            result += f" \\cdot {_enclosed((kind, *parts), names, 'sum', 'minus', 'product')}"
-    return result
-
-
-def _enclosed(node: Node, names: dict[str, str], *kinds: str) -> str:
-    """Write a node, with brackets around it if it is of one of these kinds."""
-    text = _latex(node, names)
-    return f"({text})" if node[0] in kinds else text
-
-
-def _renamed(name: str, names: dict[str, str]) -> str:
-    if name not in names:
-        if len(names) == len(_LETTERS):
-            raise Unreadable("too many variables")
-        names[name] = _LETTERS[len(names)]
-    return names[name]

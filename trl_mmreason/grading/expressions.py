@@ -144,6 +144,10 @@ class Parser:
             if token in ("*", "/"):
                 self.take()
                 sign = self.peek() == "-" and bool(self.take())
+                letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in self.known
+                if token == "/" and letters and self.peek(1) in self.ends | {""}:  # t/RC is t/(RC)
+                    here = self.position
+                    self.tokens[here : here + 1] = [("symbol", "("), self.tokens[here], ("symbol", ")")]
                 factor = self.power()
                 factor = ("minus", factor) if sign else factor
                 factors.append(("inverse", factor) if token == "/" else factor)
@@ -311,8 +315,9 @@ class Parser:
             self.take()
             return _CONSTANTS[token]
         if len(token) > 1:
-            product = len(token) <= 3 and token.isascii() and (self.in_formula or not _VOWELS & set(token.lower()))
-            if not (product or all("α" <= letter.lower() <= "ω" for letter in token) or "π" in token):
+            latin = "".join(letter for letter in token if not "α" <= letter.lower() <= "ω")
+            in_formula = self.in_formula or len(latin) < len(token) or not _VOWELS & set(latin.lower())
+            if not (len(latin) <= 3 and latin.isascii() and in_formula):
                 raise Unreadable(f"{token!r} is a word")
             self.tokens[self.position : self.position + 1] = [("word", letter) for letter in token]
             return self.word()

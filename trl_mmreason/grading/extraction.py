@@ -40,6 +40,7 @@ _BARE_BOX = re.compile(r"(\\(?:boxed|fbox))\s+(?=[^\s{}$])([^\s{}$]+?)(?=[.,;]?(
 _SEPARATORS = re.compile(
     r"(?:\s|[$,;&、，；和或及与]|and\b|or\b|\\text\{\s*(?:and|or|和|或)\s*\}|\\q?quad\b|\\[()\[\],;: ])*", re.I
 )
+_NAMED_SEPARATORS = re.compile(rf"{_SEPARATORS.pattern}(?:[A-Za-z]\s{{0,3}}=[\s$]*)?", re.I)  # x = … and y = …
 
 
 # A box that its own sentence takes back
@@ -218,4 +219,5 @@ def _are_neighbours(text: str, left: _Span, right: _Span, parts: bool) -> bool:
         return True
     gap = right.start - left.end
     short = 0 <= gap <= _LONGEST_SEPARATOR
-    return left.is_box and right.is_box and short and bool(_SEPARATORS.fullmatch(text, left.end, right.start))
+    separators = _NAMED_SEPARATORS if parts else _SEPARATORS
+    return left.is_box and right.is_box and short and bool(separators.fullmatch(text, left.end, right.start))

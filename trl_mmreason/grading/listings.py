@@ -193,6 +193,37 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     return all(map(same, sum(left, []), sum(right, [])))
 
 
+# The unit vectors of a basis, marked or not
+_BASIS = [re.compile(rf"{letter}\u0302|(?<![A-Za-z\\]){letter}(?![A-Za-z\u0302])") for letter in "ijk"]
+
+
+def compare_vectors(answer: str, gold: str, same: Same) -> bool | None:
+    """Compare `3î + 4ĵ` with `⟨3, 4⟩`, and with `3i + 4j`, by component; `None` where no basis is marked or needed."""
+    sums = [_components(text, same) for text in (answer, gold)]
+    sides = [side or _rows(text) or [] for side, text in zip(sums, (answer, gold), strict=True)]
+    shown = "\u0302" in answer + gold or None in sums
+    if not any(sums) or not shown or any(len(side) not in (2, 3) or {*map(len, side)} != {1} for side in sides):
+        return None
+    left, right = ([*sum(side, []), "0"][:3] for side in sides)
+    return all(map(same, left, right))
+
+
+def _at(text: str, *point: int) -> str:
+    for letter, value in zip(_BASIS, point, strict=True):
+        text = letter.sub(f"({value})", text)
+    return text
+
+
+def _components(text: str, same: Same) -> list[list[str]] | None:
+    """The rows of a column with the components of a sum of basis vectors."""
+    if re.search(r"[=,&]|^[^ijk]*$", text):
+        return None
+    if sum(letter.search(text) is not None for letter in _BASIS) < 1 + ("\u0302" not in text):
+        return None
+    is_sum = same(_at(text, 2, 2, 2), f"2*({_at(text, 1, 1, 1)})")
+    return [[_at(text, 1, 0, 0)], [_at(text, 0, 1, 0)], [_at(text, 0, 0, 1)]] if is_sum else None
+
+
 def _rows(text: str) -> list[list[str]] | None:
     if match := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in match.group(2).split("\\\\") if row.strip()]
@@ -200,7 +231,7 @@ def _rows(text: str) -> list[list[str]] | None:
             raise Refused(f"a matrix of more than {MAX_ENTRIES} entries")
         return [[entry.strip() for entry in row] for row in rows]
     held = listing(text)
-    if held is None or held.opening not in ("[", "(", "⟨"):
+    if held is None or held.brackets not in ("[]", "()", "⟨⟩"):
         return None
     inner = [listing(entry) for entry in held.entries]
     nested = [row.entries for row in inner if row is not None and row.opening == "["]

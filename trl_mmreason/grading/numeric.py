@@ -68,9 +68,10 @@ def numerically_equal(
 def numeric_ratio(answer: str, gold: str) -> float | None:
     """The constant c ≠ 0 with answer = c · gold for all values of the variables, if there is one."""
     functions = functions_in(answer, gold)
-    pairs = _values(read(answer, functions), read(gold, functions))
-    if any(a == 0 or g == 0 for a, g in pairs):
-        return None
+    left, right = read(answer, functions), read(gold, functions)
+    pairs = _values(left, right)
+    if not left.symbols | right.symbols or any(a == 0 or g == 0 for a, g in pairs):
+        return None  # any two numbers have a ratio
     try:
         factors = [a / g for a, g in pairs]
         constant = all(_close(factor, factors[0], STRICT) for factor in factors)

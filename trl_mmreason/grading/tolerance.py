@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from .equivalence import quantity
+from .equivalence import in_full, quantity
 from .expressions import read
 from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, is_name, normalise, split_top
@@ -178,7 +178,7 @@ def _quantity(text: str) -> _Quantity | None:
         name, _, stated = normalise(text).rpartition("=")
         if _SEVERAL.search(name):
             return None
-        number, unit = quantity(_HEDGE.sub("", stated.strip(), count=1))
+        number, unit = quantity(in_full(_HEDGE.sub("", stated.strip(), count=1)))
         exact = value_of(number)
         if isinstance(exact, complex) or (isinstance(exact, Fraction) and read(number).node[0] == "sum"):
             return None  # 18-24 is a range; a sum with a root or with π is a number

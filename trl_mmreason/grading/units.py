@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from .moments import MONTHS
 from .words import NUMBER_WORDS
 
 Dimensions = tuple[tuple[str, int], ...]
@@ -29,94 +30,67 @@ PERCENT = MeasurementUnit(Fraction(1, 100), (("percent", 1),))
 PLAIN = MeasurementUnit(Fraction(1), ())
 
 _PREFIXES = {
-    "n": ("nano", Fraction(1, 10**9)),
-    "μ": ("micro", Fraction(1, 10**6)),
-    "m": ("milli", Fraction(1, 1000)),
-    "c": ("centi", Fraction(1, 100)),
-    "d": ("deci", Fraction(1, 10)),
-    "k": ("kilo", Fraction(1000)),
-    "M": ("mega", Fraction(10**6)),
-    "G": ("giga", Fraction(10**9)),
-    "T": ("tera", Fraction(10**12)),
+    "n": ("nano", "纳", Fraction(1, 10**9)),
+    "μ": ("micro", "微", Fraction(1, 10**6)),
+    "m": ("milli", "毫", Fraction(1, 1000)),
+    "c": ("centi", "厘", Fraction(1, 100)),
+    "d": ("deci", "分", Fraction(1, 10)),
+    "k": ("kilo", "千", Fraction(1000)),
+    "M": ("mega", "兆", Fraction(10**6)),
+    "G": ("giga", "吉", Fraction(10**9)),
+    "T": ("tera", "太", Fraction(10**12)),
 }
 # symbol, names, the prefixes in use, factor, dimensions in base units (kg, m, s, A, K, mol)
 _METRIC: list[tuple[str, str, str, int | Fraction, dict[str, int]]] = [
-    ("m", "meter metre", "nμmcdk", 1, {"m": 1}),
-    ("g", "gram gramme", "μmk", Fraction(1, 1000), {"kg": 1}),
-    ("s", "second", "nμm", 1, {"s": 1}),
-    ("L", "liter litre", "μmcdk", Fraction(1, 1000), {"m": 3}),
+    ("m", "meter metre 米", "nμmcdk", 1, {"m": 1}),
+    ("g", "gram gramme 克", "μmk", Fraction(1, 1000), {"kg": 1}),
+    ("s", "second 秒 秒钟", "nμm", 1, {"s": 1}),
+    ("L", "liter litre 升", "μmcdk", Fraction(1, 1000), {"m": 3}),
     ("l", "", "mcd", Fraction(1, 1000), {"m": 3}),
-    ("A", "ampere amp", "μm", 1, {"A": 1}),
-    ("K", "kelvin", "", 1, {"K": 1}),
-    ("N", "newton", "mk", 1, {"kg": 1, "m": 1, "s": -2}),
-    ("J", "joule", "mkM", 1, {"kg": 1, "m": 2, "s": -2}),
-    ("W", "watt", "mkMG", 1, {"kg": 1, "m": 2, "s": -3}),
-    ("Pa", "pascal", "kM", 1, {"kg": 1, "m": -1, "s": -2}),
-    ("Hz", "hertz", "kMG", 1, {"s": -1}),
-    ("V", "volt", "mk", 1, {"kg": 1, "m": 2, "s": -3, "A": -1}),
-    ("C", "coulomb", "nμm", 1, {"A": 1, "s": 1}),
+    ("A", "ampere amp 安 安培", "μm", 1, {"A": 1}),
+    ("K", "kelvin 开尔文", "", 1, {"K": 1}),
+    ("N", "newton 牛 牛顿", "mk", 1, {"kg": 1, "m": 1, "s": -2}),
+    ("J", "joule 焦 焦耳", "mkM", 1, {"kg": 1, "m": 2, "s": -2}),
+    ("W", "watt 瓦 瓦特", "mkMG", 1, {"kg": 1, "m": 2, "s": -3}),
+    ("Pa", "pascal 帕 帕斯卡", "kM", 1, {"kg": 1, "m": -1, "s": -2}),
+    ("Hz", "hertz 赫兹", "kMG", 1, {"s": -1}),
+    ("V", "volt 伏 伏特", "mk", 1, {"kg": 1, "m": 2, "s": -3, "A": -1}),
+    ("C", "coulomb 库仑", "nμm", 1, {"A": 1, "s": 1}),
     ("F", "farad", "nμm", 1, {"kg": -1, "m": -2, "s": 4, "A": 2}),
-    ("Ω", "ohm", "mkM", 1, {"kg": 1, "m": 2, "s": -3, "A": -2}),
-    ("mol", "mole", "m", 1, {"mol": 1}),
+    ("Ω", "ohm 欧 欧姆", "mkM", 1, {"kg": 1, "m": 2, "s": -3, "A": -2}),
+    ("mol", "mole 摩尔", "m", 1, {"mol": 1}),
     ("eV", "electronvolt", "kMG", Fraction("1.602176634e-19"), {"kg": 1, "m": 2, "s": -2}),
     ("Wh", "", "k", 3600, {"kg": 1, "m": 2, "s": -2}),
     ("T", "tesla", "m", 1, {"kg": 1, "s": -2, "A": -1}),
+    ("bit", "bit", "", 1, {"bit": 1}),
+    ("ha", "hectare 公顷", "", 10000, {"m": 2}),
+    ("kmph", "", "", Fraction(1000, 3600), {"m": 1, "s": -1}),
+    ("B", "byte", "kMGT", 8, {"bit": 1}),
 ]
-_OTHERS: list[tuple[str, int | Fraction, dict[str, int]]] = [
-    ("min minute minutes mins 分钟", 60, {"s": 1}),
-    ("h hr hrs hour hours 小时 时", 3600, {"s": 1}),
-    ("秒 秒钟 sec secs", 1, {"s": 1}),
-    ("毫秒", Fraction(1, 1000), {"s": 1}),
-    ("day days d 天 日", 86400, {"s": 1}),
-    ("week weeks 周 星期", 604800, {"s": 1}),
-    ("month months 个月", 1, {"month": 1}),
-    ("year years yr yrs 年", 12, {"month": 1}),
-    ("km/h kmh kph kmph", Fraction(1000, 3600), {"m": 1, "s": -1}),
-    ("mph", Fraction(1609344, 3600000), {"m": 1, "s": -1}),
-    ("毫米", Fraction(1, 1000), {"m": 1}),
-    ("厘米 公分", Fraction(1, 100), {"m": 1}),
-    ("分米", Fraction(1, 10), {"m": 1}),
-    ("米", 1, {"m": 1}),
-    ("千米 公里", 1000, {"m": 1}),
-    ("inch inches in", Fraction(254, 10000), {"m": 1}),
-    ("foot feet ft", Fraction(3048, 10000), {"m": 1}),
-    ("yard yards yd", Fraction(9144, 10000), {"m": 1}),
-    ("mile miles mi", Fraction(1609344, 1000), {"m": 1}),
-    ("克", Fraction(1, 1000), {"kg": 1}),
-    ("毫克", Fraction(1, 10**6), {"kg": 1}),
-    ("千克 公斤 kilo kilos", 1, {"kg": 1}),
-    ("ton tons tonne tonnes t 吨", 1000, {"kg": 1}),
-    ("pound pounds lb lbs", Fraction("0.45359237"), {"kg": 1}),
-    ("ounce ounces oz", Fraction("0.028349523125"), {"kg": 1}),
-    ("升", Fraction(1, 1000), {"m": 3}),
-    ("毫升", Fraction(1, 10**6), {"m": 3}),
-    ("gallon gallons gal", Fraction("0.003785411784"), {"m": 3}),
-    ("cc", Fraction(1, 10**6), {"m": 3}),
-    ("hectare hectares ha 公顷", 10000, {"m": 2}),
-    ("acre acres", Fraction("4046.8564224"), {"m": 2}),
-    ("° degree degrees deg 度", 1, {"degree": 1}),
-    ("rad radian radians 弧度", Fraction("57.29577951308232"), {"degree": 1}),
-    ("dollar dollars usd USD 美元", 1, {"usd": 1}),
-    ("cent cents ¢", Fraction(1, 100), {"usd": 1}),
-    ("euro euros eur EUR € 欧元", 1, {"eur": 1}),
-    ("£ gbp GBP", 1, {"gbp": 1}),
-    ("元 yuan rmb RMB cny CNY ¥ 块", 1, {"cny": 1}),
-    ("角", Fraction(1, 10), {"cny": 1}),
-    ("cal calorie calories", Fraction("4.184"), {"kg": 1, "m": 2, "s": -2}),
-    ("kcal Cal", Fraction(4184), {"kg": 1, "m": 2, "s": -2}),
-    ("atm", 101325, {"kg": 1, "m": -1, "s": -2}),
-    ("bit bits", 1, {"bit": 1}),
-    ("byte bytes B", 8, {"bit": 1}),
-    ("KB kB", 8000, {"bit": 1}),
-    ("MB", 8 * 10**6, {"bit": 1}),
-    ("GB", 8 * 10**9, {"bit": 1}),
-]
+# Of a unit, or of what is measured in nothing else: the names of others, and how many of it each is
+_OTHERS = {
+    "s": "sec secs=1; min minute minutes mins 分钟=60; h hr hrs hour hours 小时 时=3600; day days d 天 日=86400; "
+    "week weeks 周 星期=604800",
+    "month": "month months 个月=1; year years yr yrs 年=12",
+    "kmph": "kmh kph=1; mph=1.609344",
+    "m": "公分=0.01; 公里=1000; inch inches in=0.0254; foot feet ft=0.3048; yard yards yd=0.9144; "
+    "mile miles mi=1609.344",
+    "kg": "公斤 kilo kilos=1; ton tons tonne tonnes t 吨=1000; pound pounds lb lbs=0.45359237; "
+    "ounce ounces oz=0.028349523125",
+    "L": "gallon gallons gal=3.785411784; cc=0.001",
+    "ha": "acre acres=0.40468564224",
+    "degree": "° degree degrees deg 度=1; rad radian radians 弧度=57.29577951308232",
+    "usd": "dollar dollars usd USD 美元=1; cent cents ¢=0.01",
+    "eur": "euro euros eur EUR € 欧元=1",
+    "gbp": "£ gbp GBP=1",
+    "cny": "元 yuan rmb RMB cny CNY ¥ 块=1; 角=0.1",
+    "J": "cal calorie calories=4.184; kcal Cal=4184",
+    "Pa": "atm=101325",
+    "B": "KB=1000",
+}
 _CELSIUS = MeasurementUnit(Fraction(1), (("K", 1),), offset=Fraction("273.15"))
 _FAHRENHEIT = MeasurementUnit(Fraction(5, 9), (("K", 1),), offset=Fraction("273.15") - Fraction(160, 9))
-_TEMPERATURES = {
-    **dict.fromkeys(("°C", "° C", "degrees Celsius", "degree Celsius", "degrees C", "Celsius", "摄氏度"), _CELSIUS),
-    **dict.fromkeys(("°F", "° F", "degrees Fahrenheit", "degree Fahrenheit", "degrees F", "Fahrenheit"), _FAHRENHEIT),
-}
+_TEMPERATURE = re.compile(r"(?:° ?|degrees )[CF]|(?:degrees? )?(?:Celsius|Fahrenheit)|摄氏度")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "平方": 2, "立方": 3}
 CURRENCIES = {"¤": "dollar", "€": "€", "£": "£", "¥": "¥"}
 
@@ -124,13 +98,16 @@ CURRENCIES = {"¤": "dollar", "€": "€", "£": "£", "¥": "¥"}
 def _table() -> dict[str, MeasurementUnit]:
     table = {}
     for symbol, names, prefixes, size, dimensions in _METRIC:
-        for short, (long, scale) in [("", ("", Fraction(1))), *((p, _PREFIXES[p]) for p in prefixes)]:
+        for short, (long, chinese, scale) in [("", ("", "", Fraction(1))), *((p, _PREFIXES[p]) for p in prefixes)]:
             unit = MeasurementUnit(size * scale, tuple(sorted(dimensions.items())))
             table[short + symbol] = unit
             for name in names.split():
-                table[long + name] = table[f"{long}{name}s"] = unit
-    for names, size, dimensions in _OTHERS:
-        table.update(dict.fromkeys(names.split(), MeasurementUnit(Fraction(size), tuple(sorted(dimensions.items())))))
+                for form in (long + name, f"{long}{name}s") if name.isascii() else (chinese + name,):
+                    table[form] = unit
+    for base, others in _OTHERS.items():
+        unit = table.get(base) or MeasurementUnit(Fraction(1), ((base, 1),))
+        for names, _, times in (each.partition("=") for each in others.split("; ")):
+            table.update(dict.fromkeys(names.split(), unit._replace(factor=unit.factor * Fraction(times))))
     for prefix, power in (("平方", 2), ("立方", 3)):
         for name in ("毫米", "厘米", "分米", "米", "千米", "公里"):
             table[prefix + name] = _raised(table[name], power)
@@ -152,12 +129,13 @@ _FACTOR = re.compile(
 def parse_unit(text: str) -> MeasurementUnit | None:
     """Parse `cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; `None` if it is not one."""
     text = CURRENCIES.get(text, text).strip().rstrip(".").replace("μ ", "μ")
-    text = text.replace("ms^{-", "m s^{-")  # metres per second, not milliseconds
+    for written, meant in ((" squared", "^2"), (" cubed", "^3"), ("ms^{-", "m s^{-")):  # no milliseconds
+        text = text.replace(written, meant)
     text = re.sub(r"/\s*\(([^()]*)\)", lambda match: "/" + "/".join(re.split(r"[*\s]+", match[1].strip())), text)
     if text in ("%", "percent", "per cent", "pct", "percentage", "百分之"):
         return PERCENT
-    if text in _TEMPERATURES:
-        return _TEMPERATURES[text]
+    if _TEMPERATURE.fullmatch(text):
+        return _FAHRENHEIT if "F" in text else _CELSIUS
     factor, dimensions, position, power, inverse = Fraction(1), dict[str, int](), 0, 1, 1
     while position < len(text):
         match = _FACTOR.match(text, position)
@@ -183,14 +161,17 @@ def parse_unit(text: str) -> MeasurementUnit | None:
 
 
 _PIECE = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*|\S")
-_NOT_COUNTED = NUMBER_WORDS.keys() | set(
-    (
-        "or and to not is of than but if no are was it times out at by in on for with from plus minus mod either "
-        "neither x y z maybe perhaps never wrong incorrect false negative squared cubed factorial point half halves "
-        "third thirds quarter quarters fifths tenths hundredths below above under over first less more fewer short "
-        "unknown doubled tripled pair pairs gross score tens lakh crore millionen millones millions billions thousands "
-        "mio"
-    ).split()
+_NOT_COUNTED = (
+    NUMBER_WORDS.keys()
+    | MONTHS.keys()
+    | set(
+        """
+    or and to not is of than but if no are was it times out at by in on for with from plus minus mod either neither x y
+    z maybe perhaps never wrong incorrect false negative squared cubed factorial point half halves third thirds quarter
+    quarters fifths tenths hundredths below above under over first less more fewer short unknown doubled tripled pair
+    pairs gross score tens lakh crore millionen millones millions billions thousands mio
+    """.split()
+    )
 )
 _IN_BRACKETS = re.compile(r"(?<=[\d}π])\s*\(\s*([^\W\d][^()\d=]*)\)$")
 NAMELESS = "units"
@@ -274,6 +255,7 @@ def without_units(text: str, *, scaled: bool = False) -> str:
 def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     """Add up `1 h 30 min`, `5 feet and 3 inches`, amounts of ever smaller units, in base units."""
     parts, position = [], 0
+    text = re.sub(r"(时\s*\d+\s*分)$", r"\1钟", text)
     while match := _COMPOUND.match(text, position):
         unit = _UNITS.get(match[2])
         if unit is None:
@@ -291,7 +273,9 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
 
 def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     """Parse a count such as `5 red apples`: a number and at most three words."""
-    match = re.fullmatch(r"(-?\d[\d.,/]*)(?:\s+|(?=[^\W\d_a-zA-Z]))([^\W\d_]+(?:[ -][^\W\d_]+){0,2})[ -]?\.?", text)
+    match = re.fullmatch(
+        r"(-?(?:\d+ (?=\d+/))?\d[\d.,/]*)(?:\s+|(?=[^\W\d_a-zA-Z]))([^\W\d_]+(?:[ -][^\W\d_]+){0,2})[ -]?\.?", text
+    )
     if not match:
         return None
     nouns = match[2].lower().replace("-", " ").split()

@@ -20,6 +20,11 @@ NUMBER_WORDS = {
     },
     **{character: str(value) for value, character in enumerate("零一二三四五六七八九十")},
     "两": "2",
+    **{
+        f"{tens}十{ones}": str(10 * ten + one)
+        for ten, tens in enumerate(["", *"二三四五六七八九"], start=1)
+        for one, ones in enumerate(["", *"一二三四五六七八九"])
+    },
 }
 
 
@@ -38,8 +43,8 @@ _ORDINALS = {
     if word.isascii() and word != "zero"
 }
 _ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True))})\b")
-# Of July 4th
-_DAY = re.compile(r"\b((?:jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)[a-z]*\.? \d{1,2})(?:st|nd|rd|th)\b")
+# What a word may end in without meaning anything else: increasing, 左边
+_ENDING = re.compile(r"\b(?:(increas|decreas)(?:es?|ed|ing)|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b")
 _WORD = re.compile(r"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+")
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
 _ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
@@ -53,7 +58,7 @@ def _undotted(text: str) -> str:
 def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
     plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
-    return tuple(_WORD.findall(_DAY.sub(r"\1", plain).replace("'", "")))
+    return tuple(_WORD.findall(_ENDING.sub(r"\1\2", plain).replace("'", "")))
 
 
 def is_prose(text: str) -> bool:
@@ -65,10 +70,10 @@ def is_prose(text: str) -> bool:
     )
 
 
-# What may be symbols, whose case counts, and no word: 5 mW, AB, mgh, Tt
+# What may be symbols, whose case counts, and no word: 5 mW, AB, mgh, Tt, cm Δ T
 _MAYBE_SYMBOLS = re.compile(
-    r"(?:[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}"
-    r"|(?!(?i:no|up|on|in|at|ok|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|[^\W\d_aeiouAEIOU]+|[a-z]+[A-Z]))\.?"
+    r"(?:[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}|(?=.*[Α-ω])[A-Za-zΑ-ω]{1,4}(?:\s+[A-Za-zΑ-ω]{1,4})*"
+    r"|(?!(?i:no|up|on|in|at|ok|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|[^\W\d_aeiouAEIOU\u4e00-\u9fff]+|[a-z]+[A-Z]))\.?"
 )
 # A sign or a prime, which changes what letters stand for: -mg, Cl-, A'B'
 _SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?<=[A-Z\d])'+(?![a-z])")
