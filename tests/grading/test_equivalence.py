@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from trl_mmreason.grading import Grader
+from trl_mmreason.grading.decide import gold_problem
 from trl_mmreason.grading.equivalence import same_answer
 from trl_mmreason.grading.notation import NeedsAlgebra, Refused
 
@@ -618,3 +619,34 @@ def test_both_sides_of_a_bend_are_looked_at(constant):
     bent, sides = f"|x-{constant}|", (f"x-{constant}", f"{constant}-x")
     assert same_answer(bent, f"|{constant}-x|")
     assert not any(same_answer(*pair) for side in sides for pair in ((bent, side), (side, bent)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("HHT", "HTH"),
+        ("ZYX", "XYZ"),
+        ("QPR", "PQR"),
+        ("Co2", "CO2"),
+        ("No2", "NO2"),
+        ("NAOH", "NaOH"),
+        ("AaBb", "AABB"),
+    ],
+)
+def test_the_order_of_names_and_the_case_of_formulas_count(answer, gold):
+    assert not same_answer(answer, gold)
+    assert same_answer(gold, gold)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"), [("usa", "USA"), ("YES", "Yes"), ("NO", "No"), ("hmg", "mgh"), ("CO_2", "CO2")]
+)
+def test_words_have_no_case_and_products_no_order(answer, gold):
+    assert same_answer(answer, gold)
+
+
+@pytest.mark.parametrize("gold", ["Na+", "Cl-", "SO4^2-", "SO_4^{2-}"])
+def test_an_ion_is_a_gold(gold):
+    assert gold_problem(gold) is None
+    assert same_answer(gold, gold)
+    assert gold_problem("3+") == "it is not complete"

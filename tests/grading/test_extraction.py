@@ -342,3 +342,36 @@ def test_the_time_is_linear(unit, frame):
 def test_a_hundred_thousand_nested_boxes():
     assert extract_answer(r"\boxed{" * 100_000 + "7" + "}" * 100_000) == "7"
     assert_linear(lambda boxes: extract_answer(boxes + "7" + "}" * (len(boxes) // 7)), r"\boxed{", 350_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{24}\n\nWait, actually it should be 25.",
+        "$\\boxed{24}$\n\nWait, that is wrong. It is 25.",
+        "\\boxed{24}. No, that is incorrect.",
+        "The answer is 24. Wait, actually it should be 25.",
+        "The answer is 24. Hmm, that is wrong. It is 25.",
+    ],
+)
+def test_an_answer_that_the_next_sentence_takes_back_is_none(text):
+    assert extract_answer(text) != "24"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{24}. No further simplification is possible.",
+        "\\boxed{24}\n\nWait, let me check: 4*6 = 24. Yes.",
+        "\\boxed{20}. Wait, that is wrong. The answer is 24.",
+        "The answer is 24. Actually, we can verify this by substitution.",
+        "The final answer is:\n\n- **24**",
+        "The final answer is:\n\n1. 24",
+    ],
+)
+def test_an_answer_that_stands_is_found(text):
+    assert extract_answer(text) == "24"
+
+
+def test_a_minus_sign_is_no_bullet():
+    assert extract_answer("The final answer is:\n\n-24") == extract_answer("The answer is -24") == "-24"

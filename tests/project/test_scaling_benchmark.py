@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.on_paper import Machine, Policy, rollout_seconds
 from benchmarks.scaling import OPERATIONS, growth, merge, table
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +78,17 @@ def test_the_page_says_what_was_measured(capsys):
     page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
     assert len(tables) == 2
     assert all(each.strip() in page for each in tables)
+
+
+def test_the_page_has_the_step_on_paper(capsys):
+    main(["on_paper"])
+    assert capsys.readouterr().out in (ROOT / "docs" / "scaling.md").read_text()
+
+
+def test_a_rollout_takes_as_long_as_its_longest_answer():
+    """Weights of 8 bytes at 4 bytes a second: 2 s a token, with half a second of keys and values each token and row."""
+    machine, policy = Machine(memory=4.0, reads=1.0, launch=0.0), Policy(parameters=4.0, cache=2.0)
+    until_last, work = rollout_seconds([2, 4], 0, policy, machine)
+    # two tokens of two rows at 1 token each in the mean: 2 + 2 · 1 / 2; two more of one row at 3: 2 + 3 / 2
+    assert until_last == pytest.approx(2 * 3.0 + 2 * 3.5)
+    assert work == pytest.approx(3 * (2 + 2 * 1.5 / 2))  # three tokens of two rows at 1.5

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
 from .choices import chosen, implied_choices, names_a_choice
-from .equivalence import Algebra, same_answer
+from .equivalence import Algebra, chemical, same_answer
 from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, balanced, normalise
 from .numeric import MAX_BITS, value_of
 
@@ -107,7 +107,7 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
             for character in canonical
         ):
             return "there is nothing in it but punctuation"
-        if _EMPTY_ARGUMENT.search(canonical) or _DANGLING.fullmatch(canonical):
+        if _EMPTY_ARGUMENT.search(canonical) or (_DANGLING.fullmatch(canonical) and not chemical(text)):
             return "it is not complete"
         value_of(canonical)
     except (Undefined, Refused) as error:

@@ -73,10 +73,17 @@ _WITHDRAWN = re.compile(
     r"|not\s+(?:right|correct|true))\b|[^.!?\n]{0,60}?\bbut\s+(?:it\s+is\s+really|it\s+isn't|I\s+disagree)",
     re.I,
 )
+# The next sentence that takes an answer back: "Wait, that is wrong." "Actually, it should be 25."
+TAKES_BACK = re.compile(
+    r"[\s$*_)\]\\.!;,]{0,9}(?:but\s|oh,?\s)?\b(?:wait|no|hmm+|actually|correction|oops|sorry|hold\s+on)\b(?:[^.!?\n]|\.\d){0,80}?"
+    r"\b(?:wrong|incorrect|mistake|mistaken|not\s+(?:right|correct|true)|(?:should|must|ought\s+to)\s+(?:be|have\s+been))\b",
+    re.I,
+)
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|however|instead|correction|mistake|but)\b|^\W*\(?[A-J][).:]\W", re.I | re.M
 )
 _WORD = re.compile(r"[^\W\d_]{2}")
+_BULLET = re.compile(r"\A[\s:：=>*]*\n\s*(?:[-*•+]|1\.)\s+")  # of a list below the declaration, no minus
 _LEADING = " \t\r\n:：=>"
 _TRAILING = " \t\r\n,;:，；、："
 
@@ -119,6 +126,9 @@ def declared_answer(text: str) -> str | None:
         region, text_follows = text[mark.end() : max(end, mark.end())], end < len(text)
         end = mark.start()  # no declaration reaches into the next one, so the regions are disjoint
         if _DENIED.search(text, max(end - _LONGEST_BARE, 0), mark.start()) or _WITHDRAWN.match(text, mark.end()):
+            continue
+        sentence = _SENTENCE_END.search(text, mark.end(), mark.end() + _LONGEST_BARE)
+        if sentence and TAKES_BACK.match(text, sentence.start()):
             continue
         if mark.re is _CHOSEN and (subject := mark["subject"] or mark["chinese"]):
             return subject.replace("*", "")
@@ -195,7 +205,7 @@ def _is_heading(region: str, text_follows: bool) -> bool:
 
 def _first_statement(region: str) -> str:
     """The answer at the start of the text after a declaration; empty if there is none."""
-    region = region.lstrip(_LEADING)
+    region = _BULLET.sub("", region).lstrip(_LEADING)
     if not region:
         return ""
     region = _BOLD.sub(r"\1", region).removeprefix("**").lstrip(_LEADING)

@@ -90,8 +90,10 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return bool(gold)
     if answer.casefold() == gold.casefold() and _NAMED.search(gold):
         return True
-    if (formula := _chemical(gold)) and _chemical(answer) == formula:
+    if (formula := chemical(gold)) and chemical(answer) == formula:
         return True
+    if _in_order(gold) and _CAPITALS.fullmatch(answer):
+        return False
     comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
     if comma and _same(f"{comma[1].replace('.', '')}.{comma[2]}{answer[comma.end() :]}", gold, terms):
         return True
@@ -133,6 +135,16 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     return _quantities(answer, gold, terms)
 
 
+_CAPITALS = re.compile(r"[A-Z]{3,}")
+
+
+def _in_order(text: str) -> bool:
+    """Whether capitals are no product but names in an order: ABCD, PQR, HTH."""
+    letters = sorted(text)
+    follow = ord(letters[-1]) - ord(letters[0]) == len(letters) - 1 if letters else False
+    return _CAPITALS.fullmatch(text) is not None and (follow or len(set(letters)) < len(letters))
+
+
 _ELEMENTS = (
     "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Cr Mn Fe Co Ni Cu Zn Br Kr Ag Cd Sn I Xe Ba Pt Au Hg Pb U"
 ).split()
@@ -145,7 +157,7 @@ _ORBITALS = re.compile(r"(?:\[[A-Z][a-z]\])?(?:[1-7][spdf]\^?(?:1[0-4]|\d))+|sp\
 _DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
 
 
-def _chemical(text: str) -> str | None:
+def chemical(text: str) -> str | None:
     """A chemical formula or equation, however its numbers are set; `None` for anything else."""
     if not re.search(r"[A-Zspdf]", text):
         return None

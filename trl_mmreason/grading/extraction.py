@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from .declarations import (
+    TAKES_BACK,
     bare_answer,
     declared_answer,
     declares_nothing,
@@ -145,7 +146,8 @@ def find_spans(text: str) -> Spans:
 
     def close(start: int, inner_start: int, end: re.Match[str], is_box: bool) -> None:
         nonlocal missing, empty
-        if _NOT_THIS.search(text, max(start - _LONGEST_SEPARATOR, 0), start) or _IS_WRONG.match(text, end.end()):
+        taken_back = _IS_WRONG.match(text, end.end()) or TAKES_BACK.match(text, end.end())
+        if taken_back or _NOT_THIS.search(text, max(start - _LONGEST_SEPARATOR, 0), start):
             missing = start, end.end()
             return
         if filled_to > inner_start and not _BLANK.fullmatch(text, inner_start, end.start()):
