@@ -99,7 +99,7 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
     """
     widths = [(rows["prompt_ids"].shape[1], rows["completion_ids"].shape[1])]
     prompt, completion = (max(each) for each in zip(*gather_object(widths), strict=True))
-    rows = _widen(rows, prompt, completion)
+    rows = widened(rows, prompt, completion)
     fields = {name: _kind(values) for name, values in rows.items()}
     everyone = gather_object([{"fields": fields, "lengths": list(lengths)}])
     if any(each["fields"] != fields for each in everyone):
@@ -111,7 +111,7 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
     return join(_send(sent, device))
 
 
-def _widen(rows: Rows, prompt: int, completion: int) -> Rows:
+def widened(rows: Rows, prompt: int, completion: int) -> Rows:
     """Pad to as many columns of prompts, on their left, and of completions, on their right."""
     left, right = prompt - rows["prompt_ids"].shape[1], completion - rows["completion_ids"].shape[1]
     sides = dict.fromkeys(_BY_PROMPT_TOKEN, (left, 0))

@@ -46,6 +46,7 @@ from .processor_checks import needs_image_token
 from .prompt_length import leave_out_unreadable
 from .read_once import RowsOfRolloutsMixin
 from .reference import reference_from_policy
+from .refill import check_refill, refilled
 from .reward_values import checked_rewards, refuse_infinite
 from .rollout_checkpoint import RolloutCheckpointMixin
 from .sampled_turns import SampledTurnsTrainer, sampled_logps
@@ -118,6 +119,7 @@ class GroupGRPOTrainer(
             super().__init__(model, reward_funcs, args, **kwargs)
         check_fills_a_rollout(self)
         check_token_bound(self)
+        check_refill(self)
 
         if not self.use_vllm and self.accelerator.is_main_process:
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
@@ -229,6 +231,13 @@ class GroupGRPOTrainer(
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = self._rolled_out(inputs)
+        if self.model.training and getattr(self.args, "refill_attempts", 0):
+            batch = refilled(self, batch, self._rolled_out)
+        return self._weighed(batch)
+
+    def _rolled_out(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """A rollout with the rewards, advantages and coefficients of its groups, each row of the same weight."""
         system_prompt = self.system_prompt if self.model.training else self.eval_system_prompt
         inputs = [with_plain_images(row) for row in inputs]
         for row in inputs:
@@ -266,21 +275,27 @@ class GroupGRPOTrainer(
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
         if self.model.training:
             observe_outcome(self, outcome)
+        check_credit(self, outcome, local)
+        if outcome.kl_coefs is not None:
+            batch["kl_coefs"] = by_token(outcome.kl_coefs[local], turn, self.max_turns)
+        return {**batch, "turn": turn, "keep": outcome.keep[local]}
+
+    def _weighed(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A rollout's rows with the weight of each in the loss."""
+        keep, turn = batch.pop("keep"), batch.pop("turn")
         kept_tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
-        batch["num_items_in_batch"] = self.accelerator.gather(kept_tokens).sum()
+        counts = self.accelerator.gather(torch.stack([kept_tokens, keep.sum()])).view(-1, 2).sum(dim=0)
+        batch["num_items_in_batch"] = counts[0]
 
         # These losses average over all sequences. Weighing the kept ones by N / #kept averages over the kept ones,
         # and does so however the batch is split over micro-batches and processes.
         weight = 1.0
         if self.loss_type in SEQUENCE_NORMALISED_LOSSES:
-            weight = len(outcome.keep) / outcome.keep.sum().clamp(min=1).item()
+            weight = len(keep) * self.accelerator.num_processes / max(counts[1].item(), 1)
             batch["advantages"] = batch["advantages"] * weight
-        check_credit(self, outcome, local)
-        if self.beta != 0.0 and (outcome.kl_coefs is not None or weight != 1.0):
-            uniform = torch.full((len(outcome.keep),), self.beta, device=env_mask.device)
-            coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
-            batch["kl_coefs"] = by_token(coefs[local], turn, self.max_turns) * weight
-            batch["turn"] = turn
+        if self.beta != 0.0 and ("kl_coefs" in batch or weight != 1.0):
+            coefs = batch.get("kl_coefs", torch.full(turn.shape, self.beta, device=turn.device))
+            batch |= {"kl_coefs": coefs * weight, "turn": turn}
         return batch
 
     def only_groups_teach(self) -> bool:

@@ -41,6 +41,9 @@ class RolloutConfig(GRPOConfig):
             alone. Each micro-batch is split into as many passes as it takes, and the update stays the same. Set
             `per_device_train_batch_size` to the rows of an update and `gradient_accumulation_steps=1`, so that as many
             rows as fit share a pass. `None` makes one pass of each micro-batch.
+        refill_attempts: how often other questions are asked in the place of those whose answers teach nothing, as all
+            are right, or wrong, or filtered out, before the update goes on without them. 0 asks no others. The
+            questions are drawn from `train_dataset` by seed and update.
         sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
             policy ratio, so that no pass scores them again, and importance sampling has nothing to correct. What a run
             says at its end shows how far the two differ (`sampled / trained policy`).
@@ -52,6 +55,7 @@ class RolloutConfig(GRPOConfig):
     vllm_importance_sampling_mode: str | None = None
     max_prompt_length: int | None = None
     max_tokens_per_micro_batch: int | None = None
+    refill_attempts: int = 0
     sampled_as_old: bool = False
     vllm_dtype: str | None = None
 
