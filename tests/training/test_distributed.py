@@ -117,8 +117,6 @@ def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
     for row, expected in zip(together, alone["advantages"], strict=True):
         assert row == pytest.approx(expected, abs=1e-5)
     for name in LOGGED:
-        if method == "tokens" and name.startswith("kl"):
-            continue  # a mean over passes, of which each process alone makes others
         assert pair[0]["logged"][name] == pytest.approx(alone["logged"][name], abs=1e-6), name
 
 

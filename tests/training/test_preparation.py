@@ -60,6 +60,18 @@ def test_a_new_adapter_that_begins_away_from_zero_is_told(checkpoints, tmp_path,
         assert (trainer.state.log_history[0]["kl"] > 1e-3) is (name == "away")
 
 
+def test_off_policy_training_says_so_too(checkpoints, tmp_path, caplog):
+    rows = [
+        {"prompt": row["prompt"], "images": row["images"], "completion": "7", "reward": 1.0} for row in drawn_rows(3)
+    ]
+    for start in (True, False):
+        args = OffPolicyRewardConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.1, report_to=[])
+        adapter = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=start)
+        path = checkpoints("qwen2_5_vl")
+        OffPolicyRewardTrainer(path, args=args, train_dataset=Dataset.from_list(rows), peft_config=adapter)
+        assert ("OffPolicyRewardTrainer: the new adapter changes the policy by" in caplog.text) is not start
+
+
 def test_tokens_that_an_adapter_puts_before_a_rows_are_refused(checkpoints, tmp_path):
     adapter = PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
     with pytest.raises(ValueError, match="^AdaPOTrainer: PrefixTuningConfig puts tokens before those of a row"):

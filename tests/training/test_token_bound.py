@@ -17,7 +17,7 @@ from support import (
 )
 from test_padding import DropsEveryThird
 
-from trl_mmreason.training.token_bound import batches_by_tokens, split_by_tokens
+from trl_mmreason.training.token_bound import _of_all_parts, batches_by_tokens, split_by_tokens
 
 BOUND = 160
 
@@ -49,6 +49,16 @@ def test_every_row_is_in_one_batch_within_the_bound():
         for batch in batches:
             width = max(sizes[row][0] for row in batch) + max(sizes[row][1] for row in batch)
             assert len(batch) == 1 or len(batch) * width <= most
+
+
+def test_a_metric_of_parts_is_that_of_one_pass():
+    counts = [[6, 2, 0], [2, 2, 0], [4, 0, 0]]  # of three parts, of which the last has no token: all, and of two turns
+    assert _of_all_parts("kl", [1.0, 5.0], counts) == [2.0]  # (6 · 1 + 2 · 5) / 8
+    assert _of_all_parts("kl_t1", [1.0, 5.0], counts) == [3.0]
+    assert _of_all_parts("kl_t2", [1.0], counts) == [1.0]
+    assert _of_all_parts("clip_ratio/low_min", [0.25, 0.5], counts) == [0.25]
+    assert _of_all_parts("clip_ratio/high_max", [0.25, 0.5], counts) == [0.5]
+    assert _of_all_parts("another", [7.0], counts) == [7.0]
 
 
 class TwoProcesses:
@@ -116,14 +126,18 @@ def test_the_update_is_that_of_micro_batches_by_rows(settings, checkpoints, tmp_
     scored = [rows * columns for rows, columns, gradients in other.passes[-2 * len(taught[1]) :] if not gradients]
     assert scored
     assert max(*taught[1], *scored) <= BOUND
+    whole = trained(model, tmp_path / "whole", **by_tokens, **settings)  # in one pass
+    for first, second in zip(whole.state.log_history, other.state.log_history, strict=True):
+        for name in ("kl", "kl_t1", "kl_t2", "entropy") if "kl_t1" in first else ():
+            assert second[name] == pytest.approx(first[name], rel=1e-3, abs=1e-6), name
     assert other.state.log_history[0]["micro_batches"] == len(taught[1]) / 2
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"loss_type": "bnpo"}, "this loss is a mean over the micro-batch"),
-        ({"top_entropy_quantile": 0.5}, "this loss is a mean over the micro-batch"),
+        ({"loss_type": "bnpo"}, "the loss is a mean over the micro-batch"),
+        ({"top_entropy_quantile": 0.5}, "the loss is a mean over the micro-batch"),
     ],
 )
 def test_a_loss_of_a_whole_micro_batch_is_refused(settings, reason, checkpoints, rows, tmp_path):

@@ -203,14 +203,15 @@ class Pipeline:
 
 
 def save_merged(adapter: str | Path, folder: str | Path) -> None:
-    """Save a model with its adapter merged, its processor, card and `trainer_state.json`, unless that exists."""
+    """Save a model with its adapter merged, its processor, card and `trainer_state.json`, unless the folder exists."""
     adapter, folder = Path(adapter), Path(folder)
     if PartialState().is_main_process and not folder.exists():
         model, _ = load_model(str(adapter), device="cpu")
         with atomic_path(folder) as unfinished:
             model.save_pretrained(unfinished)
             load_processor(str(adapter)).save_pretrained(unfinished)
-            copy2(adapter / "trainer_state.json", unfinished)
+            if (adapter / "trainer_state.json").exists():
+                copy2(adapter / "trainer_state.json", unfinished)
             card = (adapter / CARD).read_text(encoding="utf-8")
             write_whole(unfinished / CARD, card.replace(f"model={str(adapter)!r}", f"model={str(folder)!r}"))
     PartialState().wait_for_everyone()

@@ -22,7 +22,7 @@ from ..grading.reward import items_of
 from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
 from ..training.credit import GroupOutcome, without_ungraded
 from ..training.grpo import GroupGRPOTrainer
-from ..training.model_problems import changes_base
+from ..training.model_problems import changes_base, what_changes_base
 from ..training.reference import initial_policy, prepare_reference
 from .config import SelfEvolutionConfig
 from .objective import log_sum_exp_advantages
@@ -130,9 +130,9 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         adapter = kwargs.get("peft_config")
         if adapter is not None and changes_base(adapter):
             raise ValueError(
-                f"SelfEvolutionTrainer: an adapter with bias={adapter.bias!r} and init_lora_weights="
-                f"{adapter.init_lora_weights!r} changes the weights below it, so that the initial policy cannot judge "
-                "by switching it off. Use bias='none' and init_lora_weights=True, or pass a judge."
+                f"SelfEvolutionTrainer: an adapter with {what_changes_base(adapter)[0]} changes the weights below it, "
+                "so that the initial policy cannot judge by switching it off. Use bias='none' and "
+                "init_lora_weights=True, or pass a judge."
             )
         if adapter is not None or isinstance(model, PeftModel) or (args.beta != 0.0 and not args.sync_ref_model):
             return None

@@ -31,6 +31,7 @@ from ..compat.vision_passes import ImageHooks, vision_weights, weights_behind
 from ..generation.batch import Prompt, collate
 from .model_problems import (
     adapter_problem,
+    changes_base,
     experts_problem,
     longest_row,
     no_auxiliary_loss,
@@ -142,7 +143,7 @@ def check_scores(trainer: Any) -> float | None:
     problem = problem or reference_problem(model, ids, exact=exact)
     if problem:
         raise ValueError(f"{type(trainer).__name__}: {problem}")
-    if getattr(trainer, "beta", 0.0) and (away := nats_of_adapter(model, ids, exact=exact)):
+    if getattr(trainer.args, "beta", 0.0) and (away := nats_of_adapter(model, ids, exact=exact)):
         logger.warning(
             "%s: the new adapter changes the policy by %.2g nats before any update, and the KL term is to the policy "
             "without it. Fix: get_peft_model(model, peft_config) as the model, whose adapter is copied as the "
@@ -226,7 +227,8 @@ def nats_of_adapter(model: Any, ids: Tensor, *, exact: bool) -> float:
     Args:
         model, ids, exact: as for `reference_problem`.
     """
-    if getattr(model, "peft_config", {}).keys() != {"default"}:
+    adapters = getattr(model, "peft_config", {})
+    if adapters.keys() != {"default"} or changes_base(adapters["default"]):  # which is no reference
         return 0.0
     with _evaluating(model):
         own = _logps(model, [], ids)

@@ -127,6 +127,14 @@ def changes_base(adapter: Any) -> bool:
     return begins_within or getattr(adapter, "bias", "none") != "none"
 
 
+def what_changes_base(adapter: Any) -> tuple[str, str]:
+    """The setting by which an adapter changes the weights below it, and how to have its reference all the same."""
+    if getattr(adapter, "bias", "none") != "none":
+        return f"bias={adapter.bias!r}", "bias='none'"
+    start = f"init_lora_weights={adapter.init_lora_weights!r}"
+    return start, "pass get_peft_model(model, peft_config) as the model, whose adapter is copied"
+
+
 def switched_off_problem(trainer: Any) -> str | None:
     """Whether the policy without its adapter, which TRL takes as the reference of a new one, is not the initial one.
 
@@ -136,10 +144,7 @@ def switched_off_problem(trainer: Any) -> str | None:
     adapters = getattr(trainer.model, "peft_config", {})
     if not getattr(trainer, "beta", 0.0) or "ref" in adapters or not any(map(changes_base, adapters.values())):
         return None
-    adapter = adapters["default"]
-    biases = getattr(adapter, "bias", "none") != "none"
-    what = f"bias={adapter.bias!r}" if biases else f"init_lora_weights={adapter.init_lora_weights!r}"
-    fix = "bias='none'" if biases else "pass get_peft_model(model, peft_config) as the model, whose adapter is copied"
+    what, fix = what_changes_base(adapters["default"])
     return (
         f"an adapter with {what} changes the weights below it, so that the policy without it, by which the KL term is "
         f"computed, is another model. Fix: {fix}, or beta=0."

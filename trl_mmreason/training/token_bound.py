@@ -85,7 +85,9 @@ def loss_by_parts(trainer: Any, model: Any, rows: Rows, most: int, loss_of: Call
     tokens = [rows[name].sum(1).tolist() for name in ("prompt_mask", "completion_mask")]
     sizes = [(tokens[0][row], tokens[1][row]) for row in asked_for]
     parts, own = split_by_tokens(sizes, most, trainer.accelerator)
-    trainer._metrics[trainer._mode]["micro_batches"].append(len(parts))
+    metrics = trainer._metrics[trainer._mode]
+    metrics["micro_batches"].append(len(parts))
+    logged = {name: len(values) for name, values in metrics.items()}
     done = torch.zeros((), device=trainer.accelerator.device)
     for number, part in enumerate(parts):
         weight = len(part) / everyone if trainer.loss_type in SEQUENCE_NORMALISED_LOSSES else 1.0
@@ -97,7 +99,35 @@ def loss_by_parts(trainer: Any, model: Any, rows: Rows, most: int, loss_of: Call
             by_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
             trainer.accelerator.backward(loss, **({"scale_wrt_gas": False} if by_deepspeed else {}))
         done += loss.detach()
+    counts = [_tokens(take(rows, [asked_for[row] for row in part]), trainer.max_turns) for part in parts]
+    counts = trainer.accelerator.reduce(torch.stack(counts), reduction="sum").T.tolist()
+    for name, values in metrics.items():
+        values[logged.get(name, 0) :] = _of_all_parts(name, values[logged.get(name, 0) :], counts)
     return loss + done
+
+
+def _tokens(rows: Rows, turns: int) -> Tensor:
+    """(1 + turns,) tokens that carry loss, of all turns and of each."""
+    mask = rows["completion_mask"] * rows["tool_mask"]
+    turn = rows.get("turn", torch.ones_like(mask))
+    return torch.stack([mask.sum(), *((mask * (turn == number)).sum() for number in range(1, turns + 1))])
+
+
+def _of_all_parts(name: str, values: list[float], counts: list[list[int]]) -> list[float]:
+    """What one pass would have logged, of the values of its parts: a mean over tokens, or the least or largest.
+
+    Args:
+        name: of the metric.
+        values: one for each part with tokens that count; any other number is none of parts.
+        counts: of all turns and of each, how many tokens each part has.
+    """
+    own = counts[int(name.removeprefix("kl_t"))] if name.startswith("kl_t") else counts[0]
+    weights = [count for count in own if count]
+    if len(values) != len(weights) or len(values) < 2:
+        return values
+    if name.endswith(("_min", "_max")):
+        return [min(values) if name.endswith("_min") else max(values)]
+    return [sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)]
 
 
 @contextmanager
@@ -128,8 +158,11 @@ def check_token_bound(trainer: Any) -> None:
         return
     reason = ""
     if not adds_up(trainer):
-        reason = "this loss is a mean over the micro-batch (bnpo, entropy, auxiliary losses)"
+        reason = "the loss is a mean over the micro-batch (loss_type='bnpo', top_entropy_quantile, entropy_coef, or "
+        reason += "router_aux_loss_coef)"
     elif trainer._is_vlm and trainer._sampled_by_others:
         reason = "a rollout of yours brings images that only TRL can tell apart"
     if reason:
-        raise ValueError(f"{type(trainer).__name__}: max_tokens_per_micro_batch={most}, but {reason}. Fix: None.")
+        raise ValueError(
+            f"{type(trainer).__name__}: max_tokens_per_micro_batch={most}, but {reason}. Fix: leave it out."
+        )
