@@ -36,6 +36,13 @@ class LLM:
         return [N(outputs=[N(index=k, text=json.dumps(one), token_ids=[1], finish_reason="stop", logprobs=None)
                            for k in range(asked["n"])]) for one, asked in zip(said, params)]
 """
+ARGUMENTS = """
+from dataclasses import dataclass
+
+@dataclass
+class EngineArgs:
+    model: str = ""
+"""
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 
 
@@ -43,8 +50,9 @@ QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 def vllm(tmp_path, monkeypatch):
     """A module of that name, for this process and those that it begins."""
     folder = tmp_path / "modules"
-    folder.mkdir()
-    (folder / "vllm.py").write_text(STAND_IN)
+    (folder / "vllm" / "engine").mkdir(parents=True)
+    (folder / "vllm" / "__init__.py").write_text(STAND_IN)
+    (folder / "vllm" / "engine" / "arg_utils.py").write_text(ARGUMENTS)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "vllm", raising=False)

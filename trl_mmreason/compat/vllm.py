@@ -28,6 +28,7 @@ from .replaced import replaced
 from .sharding import is_sharded
 from .vllm_buckets import in_buckets
 from .vllm_client import ImageClient
+from .vllm_pixels import normalised_by_processor
 from .vllm_prompts import PromptMemory, compare_prompts, find_images, unexpanded_prompts
 from .vllm_turns import Reply, Turns
 
@@ -246,20 +247,6 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         lengths = [span.count(placeholder) for span in features.pop("image_spans")]
         placeholders = find_images(prompt_ids, placeholder, lengths)
         return {**features, "mm_placeholders": {**features["mm_placeholders"], "image": placeholders}}
-
-
-def normalised_by_processor() -> dict[str, Any]:
-    """Arguments of `vllm.LLM` by which its processor normalises pixels, as transformers' does.
-
-    vLLM 0.31 leaves that to the model wherever its class inherits from one that does so. EXAONE-4.5 inherits, does not,
-    and is shown raw pixels: 0.07 nats in the mean for a random miniature.
-    """
-    try:
-        from vllm.engine.arg_utils import EngineArgs
-    except ImportError:  # another version keeps it elsewhere
-        return {}
-    name = "mm_device_do_normalize"
-    return {name: False} if name in EngineArgs.__dataclass_fields__ else {}
 
 
 def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:

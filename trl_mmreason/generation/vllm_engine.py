@@ -26,6 +26,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..compat.chat_template import continued_ids
 from ..compat.model_parts import placeholder_ids
+from ..compat.vllm_pixels import normalised_by_processor
 from ..data.images import plain_image
 from .batch import ProcessingClass, conversation_of, declared_end_ids, images_in, tokenizer_of
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
@@ -115,8 +116,6 @@ class VLLMEngine(LoadedVLLM):
             import vllm
         except ImportError as error:
             raise _missing_vllm("VLLMEngine", error) from error
-        from ..compat.vllm import normalised_by_processor
-
         _check_whole_model("VLLMEngine", model, llm_kwargs)
         processing_class = _processor(model, llm_kwargs)
         llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **normalised_by_processor(), **llm_kwargs})
