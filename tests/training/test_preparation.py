@@ -2,6 +2,7 @@
 
 import inspect
 
+import peft
 import pytest
 import transformers
 from datasets import Dataset
@@ -109,6 +110,10 @@ def test_off_policy_training_keeps_a_copy_of_a_base_that_a_new_adapter_changes(c
     assert trainer.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.skipif(
+    Version(transformers.__version__) >= Version("5.24") and Version(peft.__version__) < Version("0.22"),
+    reason="transformers adds none with this PEFT",
+)
 def test_an_adapter_of_transformers_own_is_refused_where_it_would_be_the_reference(checkpoints, tmp_path):
     model, processor = load(checkpoints("qwen2_5_vl"))
     model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
