@@ -136,6 +136,8 @@ def tried(work, settings):
     "name", [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.full) for name in FAMILIES]
 )
 def test_a_family_is_exact_or_refused_in_one_sentence(name, tmp_path):
+    if name == "idefics3" and Version(transformers.__version__) < Version("5.23"):
+        pytest.skip("its image processor needs torchvision then")
     family = Family(name, tmp_path)
     adapter = LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"])
     work = {
