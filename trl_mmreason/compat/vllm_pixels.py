@@ -11,9 +11,7 @@ def normalised_by_processor() -> dict[str, Any]:
     vLLM 0.31 leaves that to the model wherever its class inherits from one that does so. EXAONE-4.5 inherits, does not,
     and is shown raw pixels: 0.07 nats in the mean for a random miniature.
     """
-    try:
-        from vllm.engine.arg_utils import EngineArgs
-    except ImportError:  # another version keeps it elsewhere
-        return {}
+    from vllm.engine.arg_utils import EngineArgs
+
     name = "mm_device_do_normalize"
     return {name: False} if name in EngineArgs.__dataclass_fields__ else {}
