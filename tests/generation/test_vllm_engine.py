@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from dataclasses import make_dataclass
 from types import ModuleType, SimpleNamespace
 
 import PIL.Image
@@ -110,10 +111,12 @@ class StandInLLM:
 
 
 def install(monkeypatch, llm):
-    """Let `vllm` be a module with this LLM."""
-    module = ModuleType("vllm")
-    module.LLM, module.SamplingParams = llm, dict
-    monkeypatch.setitem(sys.modules, "vllm", module)
+    """Let `vllm` be a module with this LLM, whose arguments have no say in who normalises pixels."""
+    parts = {name: ModuleType(name) for name in ("vllm", "vllm.engine", "vllm.engine.arg_utils")}
+    parts["vllm"].LLM, parts["vllm"].SamplingParams = llm, dict
+    parts["vllm.engine.arg_utils"].EngineArgs = make_dataclass("EngineArgs", [])
+    for name, module in parts.items():
+        monkeypatch.setitem(sys.modules, name, module)
 
 
 @pytest.fixture
