@@ -83,6 +83,18 @@ def test_sampled_and_trained_log_probabilities_agree(runs, case):
         assert moved[1] > 100 * TOLERANCE, f"the policy moved by {moved} nats"
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_rollout_has_been_compared_with_the_model(runs, case):
+    assert runs(case)["facts"]["engine_difference"] < (10 * TOLERANCE if "qlora" in CASES[case] else TOLERANCE)
+
+
+def test_the_first_rollout_is_compared_over_the_tokens_that_could_be_sampled(runs):
+    """The run itself sees that a policy whose temperature is another by 2 % is refused."""
+    nats = runs("adapo qwen2_5_vl")["first_rollout"]
+    assert nats.keys() == {"top_p", "top_k", "min_p", "temperature"}
+    assert max(nats.values()) < TOLERANCE
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_second_turn_agrees(runs, family):
     """Its prompt holds the first prompt, the sampled ids and the template's, behind the images."""

@@ -17,6 +17,7 @@ from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.vllm_engine import LoadedVLLM
 from trl_mmreason.scripts import comparison
+from trl_mmreason.training.first_rollout import check_first_rollout
 
 
 def checks(trainer, family):
@@ -28,6 +29,7 @@ def checks(trainer, family):
     shown |= {"synced": synced(trainer), "served": served_as_old(trainer, rows)}
     shown |= {"other_limits": with_other_pixel_limits(trainer, rows)}
     shown |= {"cut_sampling": with_top_p(trainer, rows, 0.9)}
+    shown |= {"first_rollout": first_rollouts(trainer, rows)}
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
     return shown
 
@@ -115,6 +117,19 @@ def with_top_p(trainer, rows, top_p):
         return rollout_of(trainer._generate_and_score_completions(rows))
     finally:
         generation.top_p = before
+
+
+def first_rollouts(trainer, rows):
+    """Setting of sampling → nats that the check of the first rollout finds; another temperature is refused."""
+    said, generation = {}, trainer.vllm_generation
+    for name, value in {"top_p": 0.9, "top_k": 5, "min_p": 0.1, "temperature": 0.7}.items():
+        with replaced(trainer, **{name: value}), replaced(generation, **{name: value}):
+            trainer._generate_and_score_completions([dict(row) for row in rows])
+            said[name] = check_first_rollout(trainer)
+            other, message = replaced(trainer, temperature=1.02 * trainer.temperature), "samples with vLLM has .* Fix"
+            with other, pytest.raises(ValueError, match=message):
+                check_first_rollout(trainer)
+    return said
 
 
 def served_as_old(trainer, rows):
@@ -218,6 +233,7 @@ def served_checks(trainer, family):
         shown |= {"other_limits": str(error)}
     finally:
         processor.size = size
+    shown |= {"first_rollout": first_rollouts(trainer, rows)}
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
     shown |= {"context": served_context(trainer.vllm_generation)}
     client = trainer.vllm_generation.vllm_client

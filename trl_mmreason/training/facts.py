@@ -23,7 +23,6 @@ from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import TrainOutput
 
 from ..compat.sharding import local_part
-from ..compat.vllm import engine_dtype
 from ..data.folders import write_whole
 from .model_card import FACTS_FILE
 from .model_checks import check_scores, check_trainable, is_float32, is_placed_later
@@ -36,7 +35,6 @@ MAX_DIFFERENCE = 0.1
 """Nats per token between sampled and trained policy, in the mean, above which they are two policies: bfloat16 makes
 about 0.01, and a wrong prompt, image or LM head more than 1."""
 _MAX_EXACT_DIFFERENCE = 0.02  # of any token, in float32 without noise
-_MAX_ENGINE_DIFFERENCE = 0.05  # in the mean, likewise: vLLM samples without placeholders, a random policy's 0.01
 
 _CHUNK = 2**22  # entries of a weight that are summed at once, to bound memory
 
@@ -68,6 +66,7 @@ class RunFacts:
         mean_difference, max_difference: between the two, in nats.
         start_difference: the largest between the model itself and the training pass on one row with images and one
             without, before training; `None` if none was scored.
+        engine_difference: between vLLM and the model itself on rows of the first rollout; see `check_first_rollout`.
     """
 
     weights: int = 0
@@ -88,6 +87,7 @@ class RunFacts:
     mean_difference: float = 0.0
     max_difference: float = 0.0
     start_difference: float | None = None
+    engine_difference: float | None = None
 
     def __str__(self) -> str:
         lines = {
@@ -97,6 +97,8 @@ class RunFacts:
         }
         if self.start_difference is not None:
             lines["model / training pass"] = f"log-probabilities differ by {self.start_difference:.1e} at most"
+        if self.engine_difference is not None:
+            lines["model / vLLM"] = f"log-probabilities of an answer differ by {self.engine_difference:.1e}"
         if self.groups:
             lines["groups that taught"] = f"{self.taught} of {self.groups}"
         if any(self.dropped.values()):
@@ -380,29 +382,19 @@ class _Observer(TrainerCallback):
 
 
 def _is_exact(trainer: Any) -> bool:
-    """Whether nothing but the model itself, or vLLM's of the same name, can make sampled and trained policy differ."""
-    args = trainer.args
-    differs = args.bf16 or args.fp16 or torch.get_float32_matmul_precision() != "highest"
-    if trainer.use_vllm:  # of a server the dtype is not known; its log-probabilities are those among what is left
-        differs = differs or trainer.vllm_mode != "colocate" or engine_dtype(args, trainer.model) != "float32"
-        differs = differs or args.top_p < 1 or args.top_k > 0 or bool(args.min_p) or args.repetition_penalty != 1
-    return not (trainer.has_noise or differs) and is_float32(trainer.model)
+    """Whether nothing but the model itself can make sampled and trained policy differ."""
+    rounded = trainer.args.bf16 or trainer.args.fp16 or torch.get_float32_matmul_precision() != "highest"
+    return not (trainer.use_vllm or trainer.has_noise or rounded) and is_float32(trainer.model)
 
 
 def _refuse_another_policy(trainer: Any) -> None:
-    """Raise if what was sampled in float32 is not what the training pass says of it."""
+    """Raise if what `generate` sampled in float32 is not what the training pass says of it."""
     facts, model = trainer.facts, type(trainer.accelerator.unwrap_model(trainer.model)).__name__
-    if trainer.use_vllm:  # in the mean: a few tokens may go to other experts
-        by, nats = "vLLM", f"{facts.mean_difference:.2g} nats in the mean"
-        different, fix = facts.mean_difference > _MAX_ENGINE_DIFFERENCE, "use_vllm=False, or another version of vLLM"
-    else:
-        by, nats = "`generate`", f"up to {facts.max_difference:.2g} nats"
-        different, fix = facts.max_difference > _MAX_EXACT_DIFFERENCE, "another model, use_vllm=True, or a report"
-        fix += " to transformers"
-    if different:
+    if facts.max_difference > _MAX_EXACT_DIFFERENCE:
         raise ValueError(
-            f"{type(trainer).__name__}: what {model} samples with {by} has log-probabilities that differ by {nats} "
-            f"from those of its forward pass, so that it would be trained on what another policy said. Fix: {fix}."
+            f"{type(trainer).__name__}: what {model} samples with `generate` has log-probabilities that differ by up "
+            f"to {facts.max_difference:.2g} nats from those of its forward pass, so that it would be trained on what "
+            "another policy said. Fix: another model, use_vllm=True, or a report to transformers."
         )
 
 

@@ -52,8 +52,8 @@ _MANY_TOKENS = 240
 _WRONG_INPUTS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # what models say of them
 # Nats by which log-probabilities may differ: in float32, there of equal rows, in TF32; in other dtypes by the same
 # head, and by another.
-_EXACT, _EQUAL, _TF32 = 1e-3, 1e-4, 1e-2
-_ROUNDED_ALIKE, _ROUNDED = 0.02, 0.2
+EXACT, _EQUAL, TF32 = 1e-3, 1e-4, 1e-2
+_ROUNDED_ALIKE, ROUNDED = 0.02, 0.2
 
 
 def check_model(trainer: Any) -> float | None:
@@ -152,7 +152,7 @@ def check_scores(trainer: Any) -> float | None:
             away,
         )
     if isinstance(trainer, GRPOTrainer):
-        _settle_noise(trainer, model, scores_to_compare(model, prompts, ids), _EXACT if exact else _ROUNDED_ALIKE)
+        _settle_noise(trainer, model, scores_to_compare(model, prompts, ids), EXACT if exact else _ROUNDED_ALIKE)
     return difference
 
 
@@ -208,7 +208,7 @@ def reference_problem(model: Any, ids: Tensor, *, exact: bool) -> str | None:
     adapters = getattr(model, "peft_config", {})
     if "ref" not in adapters:
         return None
-    with _evaluating(model):
+    with evaluating(model):
         own = _logps(model, [], ids)
         with use_adapter(model, "ref"):
             copied = _logps(model, [], ids)
@@ -230,7 +230,7 @@ def nats_of_adapter(model: Any, ids: Tensor, *, exact: bool) -> float:
     adapters = getattr(model, "peft_config", {})
     if adapters.keys() != {"default"} or changes_base(adapters["default"]):  # which is no reference
         return 0.0
-    with _evaluating(model):
+    with evaluating(model):
         own = _logps(model, [], ids)
         with model.disable_adapter():
             without = _logps(model, [], ids)
@@ -241,7 +241,7 @@ def _logps(model: Any, prompts: Sequence[Prompt], ids: Tensor) -> Tensor:
     """Log-probabilities behind a row with images and one without, else of all of a text, in one dimension."""
     base = without_adapters(model)
     kept = _CHANGED if prompts else ids.shape[1]
-    inputs = [_inputs(model, [row], 0) for row in prompts[:2]] or [_text_inputs(model, ids)]
+    inputs = [inputs_of(model, [row], 0) for row in prompts[:2]] or [_text_inputs(model, ids)]
     short = {"logits_to_keep": kept} if "logits_to_keep" in inspect.signature(type(base).forward).parameters else {}
     passes = (model(**each, use_cache=False, **short).logits[0, -kept:].float() for each in inputs)
     return torch.cat([logits.log_softmax(-1).flatten() for logits in passes])
@@ -257,7 +257,7 @@ def loops_problem(model: Any, hooks: ImageHooks | None) -> str | None:
         model: as for `check_scores`.
         hooks: result of `ensure_image_pass`.
     """
-    with _evaluating(model):
+    with evaluating(model):
         layers = hooks.layers_called_per_image() if hooks else []
     if not layers:
         return None
@@ -283,7 +283,7 @@ def unreached_weights(trainer: Any) -> list[str]:
         trained = {name: weight for name, weight in trained.items() if id(weight) in seen}
     else:
         ids = some_ids(trainer.processing_class, model)
-        with _evaluating(model), torch.enable_grad():
+        with evaluating(model), torch.enable_grad():
             reached |= weights_behind([model(**_text_inputs(model, ids), use_cache=False).logits])
     return [name for name, weight in trained.items() if id(weight) not in reached]
 
@@ -311,7 +311,7 @@ def router_problem(model: Any, ids: Tensor) -> str | None:
         ids: (1, T) tokens.
     """
     try:
-        with _evaluating(model):
+        with evaluating(model):
             outputs = model.base_model(input_ids=ids, output_router_logits=True, use_cache=False)
     except TypeError:  # composite models of transformers 5.24 whose outputs have no place for them
         outputs = None
@@ -353,12 +353,12 @@ def rows_scoring_problem(
     labels = torch.tensor(answer, device=model.device)[None, :, None]
     own, name = [], type(base).__name__
     try:
-        with _evaluating(model):
+        with evaluating(model):
             for row in rows:
-                logits = model(**_inputs(model, [row], pad_token_id), use_cache=False, **short).logits.float()
+                logits = model(**inputs_of(model, [row], pad_token_id), use_cache=False, **short).logits.float()
                 logps = (logits[:, -kept - 1 : -1] / temperature).log_softmax(-1)
                 own.append(logps.gather(2, labels.to(logits.device)).squeeze(2))
-            batch = _inputs(model, rows, pad_token_id)
+            batch = inputs_of(model, rows, pad_token_id)
             fused = model(**batch, labels=batch["input_ids"], fused_lm_head=True).log_probs[:, -kept:]
     except torch.OutOfMemoryError:
         raise
@@ -373,7 +373,7 @@ def rows_scoring_problem(
             f"{name} scores equal rows of a batch otherwise, by {difference:.2g} nats. Fix: another model, or a report "
             "to transformers."
         )
-    elif difference := _difference(fused, expected, _ROUNDED, exact=exact):
+    elif difference := _difference(fused, expected, ROUNDED, exact=exact):
         problem = (
             f"{name} scores a padded batch of {len(rows)} rows otherwise than each row alone, by {difference:.2g} "
             "nats per token. Fix: another model, or a report to transformers."
@@ -395,7 +395,7 @@ def _fix_for(model: Any, rows: Sequence[Prompt]) -> str:
     return "the processor's own settings, as it was loaded, or another model"
 
 
-def _inputs(model: Any, rows: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
+def inputs_of(model: Any, rows: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
     """A batch on the model's device, in its dtype."""
     return {
         name: value.to(model.device, model.dtype if value.is_floating_point() else None)
@@ -418,7 +418,7 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact:
     kept, name = ids.shape[1] - _CHANGED, type(without_adapters(model)).__name__
     pair = torch.cat([ids, torch.cat([ids[:, :kept], ids[:, :_CHANGED]], dim=1)])  # (2, T)
     inputs = _text_inputs(model, pair)
-    with _evaluating(model):
+    with evaluating(model):
         logits = model(**inputs, use_cache=False).logits[:, :kept].float() / temperature
         labels = ids[:, 1 : kept + 1].expand(2, -1).to(logits.device)
         own, changed = logits.log_softmax(-1).gather(2, labels.unsqueeze(2)).squeeze(2)
@@ -428,7 +428,7 @@ def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact:
             f"{name} is not causal over an answer: its log-probabilities change by {difference:.2g} nats when later "
             "tokens change, so that they are not those that an answer is sampled with. Fix: another model."
         )
-    if difference := _difference(fused, own, _ROUNDED, exact=exact):
+    if difference := _difference(fused, own, ROUNDED, exact=exact):
         return (
             f"TRL's fused LM head gives log-probabilities that differ by {difference:.2g} nats from those of {name} "
             "itself. Fix: another model, or a report to TRL; its own trainers use the same head."
@@ -446,7 +446,7 @@ def is_float32(model: Any) -> bool:
     return {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
-def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool, bound: float = _EXACT) -> float:
+def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool, bound: float = EXACT) -> float:
     """By how many nats log-probabilities differ, of any token in float32 and of the median one otherwise.
 
     Returns:
@@ -455,12 +455,12 @@ def _difference(first: Tensor, second: Tensor, rounded: float, *, exact: bool, b
     """
     differences = (first - second).abs()
     difference = (differences.max() if exact else differences.median()).item()
-    float32 = bound if torch.get_float32_matmul_precision() == "highest" else _TF32
+    float32 = bound if torch.get_float32_matmul_precision() == "highest" else TF32
     return 0.0 if difference <= (float32 if exact else rounded) else difference  # NaN is one
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
     """Run a model without dropout and gradients, and leave it as it was."""
     training, trained = model.training, [(weight, weight.requires_grad) for weight in model.parameters()]
     model.eval()
