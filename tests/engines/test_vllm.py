@@ -14,6 +14,7 @@ from recorded import TOLERANCE, differences
 from trl.generation.vllm_generation import VLLMGeneration
 
 pytest.importorskip("vllm")
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "llava_next"]
 CASES = {
@@ -400,6 +401,13 @@ def test_trl_still_compares_log_probabilities_over_different_tokens(runs):
 def test_vllm_still_refuses_the_names_of_llava_next(runs):
     name = runs("adapo llava_next")["upstream_name"]
     assert "vision_model" not in name, (
-        f"vLLM itself now reads transformers 5's names of LLaVA-NeXT, as {name}. Delete compat/vllm_plugin.py "
-        "and the entry point in pyproject.toml"
+        f"vLLM itself now reads transformers 5's names of LLaVA-NeXT, as {name}. Delete `with_level` in "
+        "compat/vllm_plugin.py"
+    )
+
+
+def test_vllm_still_takes_fused_experts_for_transposed():
+    weight = torch.empty(2, 3, 5)
+    assert RoutedExperts._orient_fused_weight(weight, True).shape == (2, 5, 3), (
+        "vLLM itself now looks how experts lie. Delete `as_published` in compat/vllm_plugin.py"
     )

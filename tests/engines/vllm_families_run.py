@@ -47,7 +47,7 @@ PUBLISHED = {
     "glm4v": {"attention_bias": True},
     "glm_experts": {"attention_bias": True, "head_dim": 32, "use_qk_norm": False},
     "glm_ocr": {"intermediate_size": 192},  # the width of its merger of patches, too
-    "qwen3_vl_moe": {"norm_topk_prob": True},
+    "qwen3_vl_moe": {"norm_topk_prob": True, "moe_intermediate_size": 48},  # else a square: whether it lies is not seen
 }
 
 

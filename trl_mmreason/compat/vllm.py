@@ -25,6 +25,7 @@ from .adapters import parts_shared_weight
 from .merged_adapters import merged_parameters
 from .model_parts import placeholder_ids
 from .replaced import replaced
+from .saved_weights import saved_weights
 from .sharding import is_sharded
 from .vllm_buckets import in_buckets
 from .vllm_client import ImageClient
@@ -80,6 +81,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         settings["generation_kwargs"] = penalties | without_placeholders(
             settings.get("generation_kwargs"), model.config
         )
+        self._saved = saved_weights(model)
         super().__init__(**settings)
 
     def _init_vllm(self) -> None:
@@ -104,12 +106,13 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             self.context_setting = "the server's --max-model-len"
 
     def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
-        """As TRL's; adapters are merged beside the policy, which stays as it is."""
-        if not is_peft_model(self.model):
-            yield from super()._iter_named_params()
-            return
-        for name, weight in merged_parameters(self.model):
-            yield self._fix_param_name_to_vllm(name), weight
+        """As TRL's, by the names of checkpoints; adapters are merged beside the policy, which stays as it is."""
+        if is_peft_model(self.model):
+            live = ((self._fix_param_name_to_vllm(name), weight) for name, weight in merged_parameters(self.model))
+        else:
+            live = super()._iter_named_params()
+        for name, weight in live:
+            yield from self._saved(name, weight)
 
     def sync_weights(self) -> None:
         """Send the policy's weights to vLLM, and reset its caches."""

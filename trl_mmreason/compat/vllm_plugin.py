@@ -3,6 +3,9 @@
 transformers 5 has the weights of a CLIP or SigLIP tower directly below `vision_tower`, in the live model, whose names
 TRL sends, and in checkpoints of models that were built from a config. vLLM 0.31 wants `vision_tower.vision_model`, as
 in checkpoints of transformers 4, and refuses the others.
+
+It also transposes the experts of Qwen3-VL-MoE, as its published checkpoints have them. transformers 5 has them the
+other way round in the live model, and saves them so (huggingface/transformers#43201).
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ _LEVEL = "vision_model"
 
 
 def register() -> None:
-    """Let vLLM's loader add the level `vision_model` to names that lack it, below a module that has nothing else."""
+    """Let vLLM's loaders take names without `vision_model` below a module that has nothing else, and live experts."""
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
     from vllm.model_executor.models.utils import AutoWeightsLoader
 
-    load = AutoWeightsLoader._load_module
+    load, load_experts = AutoWeightsLoader._load_module, RoutedExperts.load_weights
     if getattr(load, "adds_level", False):  # plugins may be loaded twice
         return
 
@@ -29,8 +33,28 @@ def register() -> None:
     load_flat.adds_level = True  # type: ignore[attr-defined]
     AutoWeightsLoader._load_module = load_flat
 
+    def load_live(self: Any, weights: Iterable[tuple[str, Any]]) -> Iterable[str]:
+        if self.is_fused_checkpoint_transposed:
+            weights = as_published(weights, self.moe_config.hidden_dim_unpadded)
+        return load_experts(self, weights)
+
+    RoutedExperts.load_weights = load_live
+
 
 def with_level(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Names and weights below a vision tower, each name with the level `vision_model`."""
     for name, weight in weights:
         yield name if name.split(".")[0] == _LEVEL else f"{_LEVEL}.{name}", weight
+
+
+def as_published(weights: Iterable[tuple[str, Any]], hidden_size: int) -> Iterator[tuple[str, Any]]:
+    """Names and weights of experts, those of all experts at once in the layout of Qwen3-VL-MoE's published checkpoints.
+
+    Args:
+        weights: `gate_up_proj` as (E, H, 2I) or, live, (E, 2I, H), `down_proj` as (E, I, H) or (E, H, I), and others.
+        hidden_size: H.
+    """
+    for name, weight in weights:
+        hidden = {"gate_up_proj": -2, "down_proj": -1}.get(name, 0)  # where H is
+        live = hidden and weight.dim() == 3 and weight.shape[hidden] != hidden_size
+        yield name, weight.transpose(-1, -2) if live else weight
