@@ -17,7 +17,7 @@ from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.generation.vllm_engine import LoadedVLLM
 from trl_mmreason.scripts import comparison
-from trl_mmreason.training.first_rollout import check_first_rollout
+from trl_mmreason.training.first_rollout import compare_with_vllm
 
 
 def checks(trainer, family):
@@ -125,10 +125,10 @@ def first_rollouts(trainer, rows):
     for name, value in {"top_p": 0.9, "top_k": 5, "min_p": 0.1, "temperature": 0.7}.items():
         with replaced(trainer, **{name: value}), replaced(generation, **{name: value}):
             trainer._generate_and_score_completions([dict(row) for row in rows])
-            said[name] = check_first_rollout(trainer)
+            said[name] = compare_with_vllm(trainer, set())
             other, message = replaced(trainer, temperature=1.02 * trainer.temperature), "samples with vLLM has .* Fix"
             with other, pytest.raises(ValueError, match=message):
-                check_first_rollout(trainer)
+                compare_with_vllm(trainer, set())
     return said
 
 

@@ -1,12 +1,13 @@
 """Which rows of a first rollout are compared, and over which tokens; tests/engines/test_vllm.py does so with a vLLM."""
 
 import math
+import re
 
 import pytest
 import torch
 
 from trl_mmreason.generation.batch import Prompt
-from trl_mmreason.training.first_rollout import logps_among_kept, rows_to_compare
+from trl_mmreason.training.first_rollout import another_policy, logps_among_kept, rows_to_compare
 from trl_mmreason.training.rollout import Trajectory, Turn
 
 LOGITS = torch.tensor([[8.0, 4.0, 2.0, 1.0, 1.0]]).log()  # of 16
@@ -37,7 +38,7 @@ def trajectory(images, tokens, logprobs=True):
 
 
 def test_the_longest_answer_of_each_number_of_images_is_compared():
-    chosen = rows_to_compare([trajectory(*each) for each in [(1, 3), (0, 5), (1, 7), (0, 2), (2, 1)]])
+    chosen = rows_to_compare([trajectory(*each) for each in [(1, 3), (0, 5), (1, 7), (0, 2), (2, 1), (3, 1)]], {3})
     assert [None if each is None else (len(each.images), len(each.completion_ids)) for each in chosen] == [
         *((0, 5), (1, 7), (2, 1)),
         None,
@@ -45,4 +46,18 @@ def test_the_longest_answer_of_each_number_of_images_is_compared():
 
 
 def test_answers_without_tokens_or_log_probabilities_are_not():
-    assert rows_to_compare([trajectory(0, 0), trajectory(1, 3, logprobs=False)]) == [None] * 4
+    assert rows_to_compare([trajectory(0, 0), trajectory(1, 3, logprobs=False)], set()) == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("found", "outside", "said"),
+    [
+        ({0: 0.5}, 0.25, "mean of an answer: 0.5 nats with 0 images; 25% of the sampled .* Fix: save the model to its"),
+        ({1: 0.5}, 0, "Fix: save the model to its folder"),
+        ({0: 1e-6, 2: 0.5}, 0, "1e-06 nats with 0 images, 0.5 nats with 2 images.*Fix: save the trainer's processor"),
+        ({0: 1e-6, 1: 0.0}, 0.5, "Fix: save the model to its folder"),  # text may be what is ruled out
+        ({0: 1e-6, 1: math.nan}, 0, "vLLM computes NaN for Some. Fix"),
+    ],
+)
+def test_what_is_said_depends_on_which_rows_differ(found, outside, said):
+    assert re.search(said, another_policy("Some", found, 1e-3, outside=outside, exact=True))

@@ -66,7 +66,8 @@ class RunFacts:
         mean_difference, max_difference: between the two, in nats.
         start_difference: the largest between the model itself and the training pass on one row with images and one
             without, before training; `None` if none was scored.
-        engine_difference: between vLLM and the model itself on rows of the first rollout; see `check_first_rollout`.
+        engine_differences: number of images → between vLLM and the model itself, on the first row with so many; see
+            `compare_with_vllm`.
     """
 
     weights: int = 0
@@ -87,7 +88,7 @@ class RunFacts:
     mean_difference: float = 0.0
     max_difference: float = 0.0
     start_difference: float | None = None
-    engine_difference: float | None = None
+    engine_differences: dict[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = {
@@ -97,8 +98,9 @@ class RunFacts:
         }
         if self.start_difference is not None:
             lines["model / training pass"] = f"log-probabilities differ by {self.start_difference:.1e} at most"
-        if self.engine_difference is not None:
-            lines["model / vLLM"] = f"log-probabilities of an answer differ by {self.engine_difference:.1e}"
+        if nats := self.engine_differences:
+            images = ", ".join(map(str, sorted(nats)))
+            lines["model / vLLM"] = f"log-probabilities differ by {max(nats.values()):.1e} (images in a row: {images})"
         if self.groups:
             lines["groups that taught"] = f"{self.taught} of {self.groups}"
         if any(self.dropped.values()):
@@ -223,6 +225,7 @@ class RunFactsMixin(Trainer):
         if checkpoint is None or not (file := Path(checkpoint) / FACTS_FILE).exists():
             return
         self.facts = RunFacts(**json.loads(file.read_text(encoding="utf-8")))
+        self.facts.engine_differences.clear()  # this vLLM is another
         self.facts.earlier = self.facts.updates
         if not self.is_world_process_zero():
             self.facts.compared = 0  # which are summed over processes at the end

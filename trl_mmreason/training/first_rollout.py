@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,21 +19,24 @@ from .model_checks import EXACT, ROUNDED, TF32, evaluating, inputs_of, is_float3
 from .rollout import Trajectory
 
 _MOST_ROWS = 4
+_MOST_TOKENS = 256  # of an answer: their logits over a large vocabulary take as much memory as a training pass
+_OUTSIDE = 0.01  # share of tokens that rounding takes out of what top_p and others leave, and one more
 _HARMLESS = {"stop", "stop_token_ids", "include_stop_str_in_output", "seed", "skip_special_tokens", "detokenize"}
 
 
-def check_first_rollout(trainer: Any) -> float | None:
+def compare_with_vllm(trainer: Any, known: set[int]) -> dict[int, float]:
     """Refuse a vLLM that samples from another policy than the model's forward pass is.
 
-    The main process compares one of its rows of each number of images; every process runs the same passes. Settings
+    The main process compares the longest answer of each number of images; every process runs the same passes. Settings
     of vLLM's sampling that only `generation_kwargs` has are not imitated: then nothing is compared.
 
     Args:
-        trainer: a GRPO trainer with vLLM, after the first rollout and before its first update.
+        trainer: a GRPO trainer with vLLM, after a rollout and before its update.
+        known: numbers of images that have been compared before.
 
     Returns:
-        Nats by which the worst row differs, over its sampled tokens: in the mean if both compute in float32, else of
-        the median one, as rounding sends some tokens to other experts. `None` if nothing was compared.
+        Number of images in a row → nats by which its log-probabilities differ, over sampled tokens: in the mean if both
+        compute in float32, else of the median one, as rounding sends some tokens to other experts.
 
     Raises:
         ValueError: says by how many nats they differ, and what to do.
@@ -40,50 +44,85 @@ def check_first_rollout(trainer: Any) -> float | None:
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     unknown = {*(args.generation_kwargs or {})} - _HARMLESS or args.vllm_structured_outputs_regex
     if unknown or args.repetition_penalty != 1:
-        return None
-    base = without_adapters(model)
-    short = "logits_to_keep" in inspect.signature(type(base).forward).parameters
-    rows = [_row_of(each) for each in rows_to_compare(trainer.trajectories)]
+        return {}
+    rows = [_row_of(each) for each in rows_to_compare(trainer.trajectories, known)]
     broadcast_object_list(rows)
     colocated = trainer.vllm_mode == "colocate"  # of a server the dtype is not known
     exact = colocated and is_float32(model) and engine_dtype(args, model) == "float32" and not (args.bf16 or args.fp16)
-    bound = (EXACT if torch.get_float32_matmul_precision() == "highest" else TF32) if exact else ROUNDED
-    worst = None
-    for prompt, sampled, mask, images in filter(None, rows):
-        kept = len(mask)
+    settings = {"top_k": trainer.top_k, "top_p": trainer.top_p, "min_p": trainer.min_p}
+    found, left_out, count = {}, 0, 0
+    for prompt, places, sampled, images in filter(None, rows):
         with evaluating(model):
-            options = {"logits_to_keep": kept + 1} if short else {}
-            logits = model(**inputs_of(model, [prompt], 0), use_cache=False, **options).logits[0, -kept - 1 : -1]
-        ids = torch.tensor(prompt.ids[-kept:], device=logits.device)
-        options = {"top_k": trainer.top_k, "top_p": trainer.top_p, "min_p": trainer.min_p}
-        own = logps_among_kept(logits, ids, placeholder_ids(base.config), trainer.temperature, **options).cpu()
-        differences = (own - torch.tensor(sampled)).abs()[torch.tensor(mask, dtype=torch.bool)]
-        nats = (differences.mean() if exact else differences.median()).item()
-        if not nats <= bound:
-            raise ValueError(
-                f"{type(trainer).__name__}: what {type(base).__name__} samples with vLLM has log-probabilities that "
-                f"differ by {nats:.2g} nats from those of its forward pass ({'mean' if exact else 'median'} over the "
-                f"tokens of an answer, images in its row: {images}), so that it would be trained on what another "
-                "policy said. Fix: use_vllm=False, or another version of vLLM."
-            )
-        worst = max(nats, worst or 0.0)
-    return worst
+            logits = _logits_before(model, prompt, places)
+        ids = torch.tensor([prompt.ids[place] for place in places], device=logits.device)
+        never = placeholder_ids(without_adapters(model).config)
+        own = logps_among_kept(logits, ids, never, trainer.temperature, **settings).cpu()
+        left = own > -torch.inf
+        differences = (own - torch.tensor(sampled)).abs()[left]
+        found[images] = (differences.mean() if exact else differences.quantile(0.5)).item() if left.any() else 0.0
+        left_out, count = left_out + int((~left).sum()), count + len(places)
+    bound = (EXACT if torch.get_float32_matmul_precision() == "highest" else TF32) if exact else ROUNDED
+    if left_out > 1 + _OUTSIDE * count or not all(nats <= bound for nats in found.values()):
+        name = type(without_adapters(model)).__name__
+        seen = {**trainer.facts.engine_differences, **found}
+        problem = another_policy(name, seen, bound, outside=left_out / count, exact=exact)
+        raise ValueError(f"{type(trainer).__name__}: {problem}")
+    return found
 
 
-def rows_to_compare(trajectories: Sequence[Trajectory]) -> list[Trajectory | None]:
-    """The longest answer of each number of images, few images first; `None` fills up to a fixed number of rows."""
+def another_policy(model: str, found: dict[int, float], bound: float, *, outside: float, exact: bool) -> str:
+    """What is said of a vLLM that is not the policy.
+
+    Args:
+        model: its class.
+        found: number of images in a row → nats.
+        bound: of them.
+        outside: share of the sampled tokens that the model's own probabilities rule out.
+        exact: whether nats are a mean or a median.
+    """
+    if any(map(math.isnan, found.values())):
+        return f"vLLM computes NaN for {model}. Fix: use_vllm=False, or another version or dtype of vLLM."
+    nats = ", ".join(f"{value:.2g} nats with {images} images" for images, value in found.items())
+    ruled_out = f"; {outside:.0%} of the sampled tokens are none that it could sample" if outside else ""
+    fix = "save the model to its folder, which vLLM reads, or attn_implementation='eager'"
+    if found.get(0, math.inf) <= bound and not outside:
+        fix = "save the trainer's processor to the model's folder, where vLLM reads its own"
+    return (
+        f"what {model} samples with vLLM has log-probabilities that differ from those of its forward pass "
+        f"({'mean' if exact else 'median'} of an answer: {nats}{ruled_out}), so that it would be trained on what "
+        f"another policy said. Fix: {fix}; else another version of vLLM, or use_vllm=False."
+    )
+
+
+def rows_to_compare(trajectories: Sequence[Trajectory], known: set[int]) -> list[Trajectory | None]:
+    """The longest answer of each number of images that is not known; `None` fills up to a fixed number of rows."""
     found = [each for each in trajectories if each.logprobs is not None and any(each.env_mask)]
     longest = {len(each.images): each for each in sorted(found, key=lambda each: sum(each.env_mask))}
-    chosen = [longest[number] for number in sorted(longest)][:_MOST_ROWS]
+    chosen = [longest[number] for number in sorted(longest.keys() - known)][:_MOST_ROWS]
     return [*chosen, *[None] * (_MOST_ROWS - len(chosen))]
 
 
-def _row_of(trajectory: Trajectory | None) -> tuple[Prompt, list[float], list[int], int] | None:
-    """What another process needs of a row: its tokens, its log-probabilities, which were sampled, number of images."""
+def _row_of(trajectory: Trajectory | None) -> tuple[Prompt, list[int], list[float], int] | None:
+    """What another process needs of a row: tokens, places of some sampled ones, their log-probabilities, images."""
     if trajectory is None:
         return None
-    assert trajectory.logprobs is not None  # by `rows_to_compare`
-    return trajectory.context, trajectory.logprobs, trajectory.env_mask, len(trajectory.images)
+    logprobs, context = trajectory.logprobs, trajectory.context
+    assert logprobs is not None  # by `rows_to_compare`
+    sampled = [place for place, is_sampled in enumerate(trajectory.env_mask) if is_sampled]
+    some = sampled[:: math.ceil(len(sampled) / _MOST_TOKENS)]
+    first = len(context.ids) - len(logprobs)
+    # TRL has `None` for vLLM's NaN
+    given = [math.nan if logprobs[place] is None else logprobs[place] for place in some]
+    return context, [first + place for place in some], given, len(trajectory.images)
+
+
+def _logits_before(model: Any, prompt: Prompt, places: Sequence[int]) -> Tensor:
+    """(T, V) logits that say which token comes at each place."""
+    before = torch.tensor(places, device=model.device) - 1
+    inputs = inputs_of(model, [prompt], 0)
+    if "logits_to_keep" in inspect.signature(type(without_adapters(model)).forward).parameters:
+        return model(**inputs, use_cache=False, logits_to_keep=before).logits[0]
+    return model(**inputs, use_cache=False).logits[0, before]
 
 
 def logps_among_kept(

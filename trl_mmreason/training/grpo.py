@@ -38,7 +38,7 @@ from .construction import (
 from .context_length import check_context
 from .credit import GroupOutcome, by_token, check_credit, kl_difference, observe_outcome, own_advantages
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
-from .first_rollout import check_first_rollout
+from .first_rollout import compare_with_vllm
 from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
 from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
@@ -131,7 +131,7 @@ class GroupGRPOTrainer(
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._old_logps: list[list[float | None]] | None = None  # of the engine, until they have served
-        self._vllm_is_checked = False
+        self._compared: set[int] = set()  # numbers of images in the rows that vLLM has been compared on
         self._score: Callable[..., tuple] = score_by_length
         self._most_tokens: int | None = getattr(self.args, "max_tokens_per_micro_batch", None)  # of a pass
         # TRL gathers images on the processes alone whose rows have some, which then wait for the others for ever.
@@ -209,9 +209,9 @@ class GroupGRPOTrainer(
             rollout.log_turns(self)
         else:
             self.trajectories = rollout.recorded(self, generated)
-        if self.use_vllm and self.model.training and not (self._vllm_is_checked or self._sampled_by_others):
-            self.facts.engine_difference = check_first_rollout(self)
-            self._vllm_is_checked = True
+        if self.use_vllm and self.model.training and not self._sampled_by_others:
+            self.facts.engine_differences |= compare_with_vllm(self, self._compared)
+            self._compared |= {*self.facts.engine_differences}
         if getattr(self.args, "sampled_as_old", False) and self.model.training:
             self._old_logps = generated[4]
         if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays

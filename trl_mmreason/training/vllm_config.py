@@ -71,6 +71,11 @@ class RolloutConfig(GRPOConfig):
             )
         if self.remove_unused_columns:
             raise ValueError(f"{name}: remove_unused_columns=True removes images and answers; leave it False.")
+        if self.use_vllm and not 0.01 <= self.temperature <= 2:
+            raise ValueError(
+                f"{name}: temperature={self.temperature} with use_vllm, expected 0.01 to 2: vLLM refuses a higher one, "
+                "and samples with 0.01 for a lower one."
+            )
         if self.vllm_importance_sampling_mode is None:
             cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
             self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"
