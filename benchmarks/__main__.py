@@ -30,7 +30,7 @@ BENCHMARKS = {
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
-    "rollout_scheduler": ("micro_batches", "weight_sync"),
+    "rollout_scheduler": ("micro_batches", "weight_sync", "oversampling", "refill"),
     "on_paper": ("on_paper",),
 }
 """Module → the benchmarks in it."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from transformers import AutoConfig, GenerationConfig
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason.compat.replaced import replaced
+from trl_mmreason.evaluation.training_run import read_state
 from trl_mmreason.miniature.models import SIZES
 
 from .common import GROUP, ROOT, Result, lengths, make_questions, report, save_policy, take_turns
+from .examples import print_table, run_example
 from .training import ALL_ROWS, ReplayAdaPO, draw_two_turns, measure_batch, prepare, settings
 
 
@@ -112,3 +117,134 @@ def weight_sync(*, rounds: int = 5, layers: int = 33) -> Result:
     result = Result({"seconds": seconds, "weights": count})
     result.check(ratio <= 0.5, f"It takes {ratio:.2f} of the time; half is asked for.")
     return result
+
+
+def oversampling(
+    *,
+    rows: tuple[int, ...] = (32, 64),
+    shares: tuple[float, ...] = (0.5, 1.0),
+    rollouts: int = 8,
+    mean: int = 32,
+    longest: int = 256,
+) -> Result:
+    """Rollouts that leave their longest answers for the next, beside those that wait for all; needs vLLM.
+
+    AdaPO with a colocated vLLM, two turns a row, at learning rate 0. A random policy ends each turn with the same
+    probability at every token, so that lengths are geometric. Steps of the engine are what a GPU takes time for, as its
+    step hardly depends on how many rows it has; on CPUs it does. 1.4 times the rows a step are asked for.
+
+    Args:
+        rows: trajectories that an update takes.
+        shares: values of `oversampling`.
+        rollouts: that are measured, behind two which fill the engine.
+        mean: tokens of a turn, about.
+        longest: `max_completion_length`.
+    """
+    sys.path.append(str(ROOT / "tests" / "engines"))
+    from vllm_cpu import let_cpus_take_vllm
+
+    let_cpus_take_vllm()
+    numbers: dict[str, Any] = {}
+    with TemporaryDirectory() as folder:
+        policy = str(Path(folder) / "model")
+        save_policy(Path(policy), "study")
+        generation = GenerationConfig.from_pretrained(policy)
+        tokens = AutoConfig.from_pretrained(policy).get_text_config().vocab_size
+        generation.eos_token_id = [*range(tokens - tokens // mean, tokens)]
+        generation.save_pretrained(policy)
+        for count in rows:
+            for share in (0.0, *shares):
+                numbers[f"{count} rows, oversampling {share:g}"] = _rollouts_with(
+                    policy, folder, count, share, rollouts, longest
+                )
+    result = Result(numbers)
+    print("| rows, oversampling | rows a second | rows a step of the engine | older tokens |\n|---|---|---|---|")
+    for name, found in numbers.items():
+        waits = numbers[name.partition(",")[0] + ", oversampling 0"]
+        gains = {key: found[key] / waits[key] for key in ("a second", "a step")}
+        print(f"| {name} | × {gains['a second']:.2f} | × {gains['a step']:.2f} | {found['older']:.0%} |")
+        if found is not waits:
+            result.check(gains["a step"] >= 1.4, f"{name}: {gains['a step']:.2f} times the rows a step.")
+    return result
+
+
+def _rollouts_with(policy: str, folder: str, rows: int, share: float, rollouts: int, longest: int) -> dict[str, float]:
+    """Rows a second and a step of the engine, and the share of tokens of older weights."""
+    run = settings(rows, rows, use_vllm=True, top_p=1.0, vllm_max_model_length=1024, max_completion_length=longest)
+    run |= {"max_steps": rollouts + 2, "logging_steps": 1, "oversampling": share}
+    run |= {"vllm_gpu_memory_utilization": 0.2} if torch.cuda.is_available() else {}
+    asked = make_questions(rows // GROUP * (rollouts + 2))
+    trainer = AdaPOTrainer(policy, args=AdaPOConfig(folder, **run, **ALL_ROWS), train_dataset=asked)
+    engine, roll_out, steps = trainer.vllm_generation.llm.llm_engine, trainer._generate_and_score_completions, [0]
+    step = engine.step
+
+    def counted() -> Any:
+        steps[-1] += 1
+        return step()
+
+    def rolled_out(inputs: Any) -> Any:
+        steps.append(0)
+        return roll_out(inputs)
+
+    with replaced(engine, step=counted), replaced(trainer, _generate_and_score_completions=rolled_out):
+        prepare(trainer)
+    logged = [each for each in trainer.state.log_history if "time/generation" in each][2:]
+    older = fmean(each.get("oversampling/older_tokens", 0.0) for each in logged)
+    seconds = sum(each["time/generation"] for each in logged)
+    count = rows * len(logged)
+    return {"a second": count / seconds, "a step": count / sum(steps[3:]), "older": older}
+
+
+def refill(
+    *,
+    seeds: tuple[int, ...] = (70, 71, 72),
+    attempts: int = 3,
+    steps: int = 60,
+    workers: int = 1,
+    output_dir: Path = ROOT / "runs" / "refill",
+) -> Result:
+    """Whether groups that teach nothing are better refilled than dropped, for the same number of tokens.
+
+    AdaPO's example is trained on the miniature, dropping; then with refill, until as many tokens have been through
+    rollouts. The mean of acc@t2 over the seeds has to be at least that of dropping.
+
+    Args:
+        seeds: of cold start, questions and sampling.
+        attempts: `refill_attempts`.
+        steps: updates of the run that drops.
+        workers: seeds that run at once.
+        output_dir: where runs are kept.
+    """
+
+    def compare(seed: int) -> dict[str, Any]:
+        folders = {name: output_dir / f"{seed}_{name}" for name in ("dropped", "tried", "refilled")}
+        common = ["--logging_steps", "1", "--cold_start_accuracy", "0.3"]
+        refilling = [*common, "--refill_attempts", str(attempts)]
+        found = {"dropped": run_example("adapo", seed, folders["dropped"], [*common, "--max_steps", str(steps)])}
+        run_example("adapo", seed, folders["tried"], [*refilling, "--max_steps", str(steps)])
+        budget = _logged(folders["dropped"], "num_tokens")[-1]
+        fewer = sum(tokens <= budget for tokens in _logged(folders["tried"], "num_tokens"))
+        found["refilled"] = run_example("adapo", seed, folders["refilled"], [*refilling, "--max_steps", str(fewer)])
+        tried = _logged(folders["refilled"], "refill/attempts")
+        print(f"seed {seed}: {steps} updates, {fewer} with refill; {sum(tried) / len(tried):.2f} attempts in the mean")
+        return found
+
+    with ThreadPoolExecutor(workers) as pool:
+        runs = dict(zip(seeds, pool.map(compare, seeds), strict=True))
+    rows = {f"{seed} {name}": found for seed, run in runs.items() for name, found in run.items()}
+    accuracies = {
+        seed: {name: found["acc_t2 after"].value for name, found in run.items()} for seed, run in runs.items()
+    }
+    gains = {seed: found["refilled"] - found["dropped"] for seed, found in accuracies.items()}
+    print_table(rows, {row: gains[int(row.split()[0])] > 0 for row in rows}, "refill is better")
+    mean = fmean(gains.values())
+    by_seed = ", ".join(f"{gain:+.1%}" for gain in gains.values())
+    print(f"acc@t2 with refill less that without: {mean:+.1%}; by seed {by_seed}")
+    result = Result({"gains": gains})
+    result.check(mean >= 0, f"Refill ends {-mean:.1%} lower for the same tokens.")
+    return result
+
+
+def _logged(folder: Path, name: str) -> list[float]:
+    """The values of a metric that a run logged."""
+    return [each[name] for each in read_state(folder)["log_history"] if name in each]

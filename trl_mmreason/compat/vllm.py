@@ -31,7 +31,7 @@ from .vllm_buckets import in_buckets
 from .vllm_client import ImageClient
 from .vllm_pixels import normalised_by_processor
 from .vllm_prompts import PromptMemory, compare_prompts, find_images, unexpanded_prompts
-from .vllm_turns import Reply, Turns
+from .vllm_turns import Reply, Turns, UntilEnough
 
 _NEVER = -100.0  # the lowest bias that vLLM takes
 
@@ -224,6 +224,30 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             _, _, nested, _ = self.generate(prompts, images, 1, profiler)
         logprobs = [[token[0] if token else 0.0 for token in row] for row in nested]
         return logprobs, turns.read_tokens, turns.cached_tokens
+
+    def generate_until(
+        self,
+        prompts: Sequence[tuple[list[int], list[int]]],
+        images: Sequence[list],
+        begun: list[int],
+        reply: Callable[..., Mapping[int, Any]],
+        leave: Callable[..., None],
+        enough: Callable[[], bool],
+        profiler: Any = None,
+    ) -> None:
+        """Let conversations go on with a colocated vLLM until enough of them have ended.
+
+        Args:
+            prompts: of each what was read and said so far, as the trainer has it and with one placeholder per image.
+            images: of each all of its images.
+            begun, reply, leave, enough: as for `UntilEnough`.
+            profiler: as for `generate`.
+        """
+        whole, short = [[ids for ids, _ in prompts], [ids for _, ids in prompts]]
+        self.prompts.keep(whole, images, short)
+        until = UntilEnough(self.llm, begun, reply, leave, enough)
+        with replaced(self.llm, generate=until.generate):
+            self.generate(whole, [*images] if any(images) else None, 1, profiler)
 
     @contextmanager
     def loaded(self) -> Iterator[Any]:

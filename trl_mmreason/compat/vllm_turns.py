@@ -5,6 +5,7 @@ This module imports without vLLM.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -93,6 +94,95 @@ class Turns:
             logprobs += output.outputs[0].logprobs
         answer.token_ids, answer.logprobs = ids, logprobs
         return first
+
+
+class UntilEnough:
+    """Lets conversations go on until enough of them have ended; replaces `LLM.generate`.
+
+    Args:
+        llm: vLLM's `LLM`.
+        begun: for each prompt how many tokens of its end are those of an answer that goes on.
+        reply: what is said to answers that have ended: `{row: (ids, log-probabilities)}`, without such a beginning.
+        leave: is told of each other answer its row, ids and log-probabilities so far.
+        enough: whether the others may be left.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        begun: list[int],
+        reply: Callable[[Mapping[int, tuple[list[int], list[float | None]]]], Mapping[int, Any]],
+        leave: Callable[[int, list[int], list[float | None]], None],
+        enough: Callable[[], bool],
+    ) -> None:
+        self.llm, self.begun, self.reply, self.leave, self.enough = llm, begun, reply, leave, enough
+
+    def generate(self, prompts: list[dict[str, Any]], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
+        """Let each conversation go on.
+
+        Args:
+            prompts, sampling_params, use_tqdm: as for `Turns.generate`.
+
+        Returns:
+            vLLM's first output of each prompt.
+        """
+        rows: dict[str, int] = {}  # request → row
+        requests: dict[int, str] = {}  # row → its last request
+        first: dict[int, Any] = {}  # row → output
+        last = dict(enumerate(prompts))
+
+        def enqueue(new: Mapping[int, dict[str, Any]], begun: Mapping[int, int]) -> None:
+            params = []
+            for row in new:
+                params.append(sampling_params.clone())
+                params[-1].max_tokens -= begun.get(row, 0)
+            found = self.llm.enqueue([*new.values()], params, use_tqdm=use_tqdm)
+            names = [name.partition("-")[0] for name in found]  # as in `Turns`
+            rows.update(zip(names, new, strict=True))
+            requests.update(zip(new, names, strict=True))
+
+        enqueue(last, dict(enumerate(self.begun)))
+        while self.llm.llm_engine.has_unfinished_requests():
+            answers: dict[int, tuple[list[int], list[float | None]]] = {}
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    row = rows[output.request_id]
+                    first.setdefault(row, output)
+                    answers[row] = _said(output)
+                    del requests[row]
+            if not answers:
+                continue
+            replies = self.reply(answers)
+            for row, turn in replies.items():
+                last[row] = _continued(last[row], answers[row][0], turn)
+            if replies:
+                enqueue({row: last[row] for row in replies}, {})
+            if self.enough():
+                for row, output in self._aborted(requests).items():
+                    first.setdefault(row, output)
+                    self.leave(row, *_said(output))
+                break
+        return [first[row] for row in range(len(prompts))]
+
+    def _aborted(self, requests: Mapping[int, str]) -> dict[int, Any]:
+        """End requests; gives for each row what vLLM has of its answer."""
+        from vllm.v1.engine import FinishReason
+
+        engine = self.llm.llm_engine
+        states = {state.external_req_id: state for state in engine.output_processor.request_states.values()}
+        # vLLM itself makes a last output of an aborted request only for its server
+        outputs = {
+            row: states[name].make_request_output([], None, FinishReason.ABORT, None) for row, name in requests.items()
+        }
+        engine.abort_request([*requests.values()])
+        return outputs
+
+
+def _said(output: Any) -> tuple[list[int], list[float | None]]:
+    """Ids and log-probabilities of an output's answer; `None` where vLLM computes NaN, as TRL has it."""
+    answer = output.outputs[0]
+    values = [step[token].logprob for token, step in zip(answer.token_ids, answer.logprobs or [], strict=True)]
+    return list(answer.token_ids), [None if math.isnan(value) else value for value in values]
 
 
 def _continued(prompt: dict[str, Any], answer: list[int], turn: Any) -> dict[str, Any]:

@@ -30,7 +30,8 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("adam_beta1", "adam_beta2"), _MOMENT),
     "max_steps": (lambda value: value >= 1 or value == -1, "1 or more, or -1 for num_train_epochs"),
     **dict.fromkeys(("save_steps", "num_train_epochs"), _POSITIVE),
-    "refill_attempts": _NOT_NEGATIVE,
+    **dict.fromkeys(("refill_attempts", "oversampling"), _NOT_NEGATIVE),
+    "oversampling_max_age": _COUNT,
     "temperature": (
         lambda value: value > 0,
         "above 0: greedy answers to a question are all the same, and teach nothing",

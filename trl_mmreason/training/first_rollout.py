@@ -97,6 +97,7 @@ def another_policy(model: str, found: dict[int, float], bound: float, *, outside
 def rows_to_compare(trajectories: Sequence[Trajectory], known: set[int]) -> list[Trajectory | None]:
     """The longest answer of each number of images that is not known; `None` fills up to a fixed number of rows."""
     found = [each for each in trajectories if each.logprobs is not None and any(each.env_mask)]
+    found = [each for each in found if not each.older_tokens]  # which another policy has sampled
     longest = {len(each.images): each for each in sorted(found, key=lambda each: sum(each.env_mask))}
     chosen = [longest[number] for number in sorted(longest.keys() - known)][:_MOST_ROWS]
     return [*chosen, *[None] * (_MOST_ROWS - len(chosen))]

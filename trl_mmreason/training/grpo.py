@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -41,6 +42,7 @@ from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .first_rollout import compare_with_vllm
 from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
+from .oversampling import Groups, check_oversampling, oversampled
 from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
 from .preparation import prepare_loading, prepare_models
 from .processor_checks import needs_image_token
@@ -121,6 +123,7 @@ class GroupGRPOTrainer(
         check_fills_a_rollout(self)
         check_token_bound(self)
         check_refill(self)
+        check_oversampling(self)
 
         if not self.use_vllm and self.accelerator.is_main_process:
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
@@ -131,6 +134,8 @@ class GroupGRPOTrainer(
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._old_logps: list[list[float | None]] | None = None  # of the engine, until they have served
+        self._waiting: Groups = []  # conversations that go on in the next rollout
+        self._ready: list[rollout.Trajectory] | None = None  # of the rollout at hand, if they were sampled before it
         self._compared: set[int] = set()  # numbers of images in the rows that vLLM has been compared on
         self._score: Callable[..., tuple] = score_by_length
         self._most_tokens: int | None = getattr(self.args, "max_tokens_per_micro_batch", None)  # of a pass
@@ -148,7 +153,8 @@ class GroupGRPOTrainer(
             # Generation was set up with the bound of one turn. From here on the attribute is what `dr_grpo` divides
             # by, and that is what a whole trajectory may hold.
             self.max_completion_length *= self.max_turns
-        if self.max_turns > 1 or (self._calls_tools and not self._sampled_by_others):
+        oversampling = getattr(self.args, "oversampling", 0)
+        if self.max_turns > 1 or oversampling or (self._calls_tools and not self._sampled_by_others):
             self.rollout_func = rollout.roll_out
 
     def next_message(self, row: Mapping[str, Any], answers: Sequence[str]) -> Mapping[str, Any] | None:
@@ -200,7 +206,7 @@ class GroupGRPOTrainer(
         return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)
 
     def _generate(self, prompts: list) -> tuple:
-        with self._timed("generation"):
+        with self._timed("generation") if self._ready is None else nullcontext():
             generated = list(super()._generate(prompts))
         extra = generated[5]
         if self.rollout_func is rollout.roll_out:
@@ -216,7 +222,8 @@ class GroupGRPOTrainer(
             self._old_logps = generated[4]
         if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays
             extra["trajectory"] = self.trajectories
-        if self._grouped is not None:  # TRL would process all images again, and knows the fields of some families
+        # TRL would process all images again, and knows the fields of some families
+        if self._grouped is not None or self.rollout_func is rollout.roll_out:
             self._fields, generated[6] = rollout.fields_of_rows(self), None
         return tuple(generated)
 
@@ -236,13 +243,17 @@ class GroupGRPOTrainer(
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = self._rolled_out(inputs)
+        rows = self._prepared(inputs)
+        if self.model.training and getattr(self.args, "oversampling", 0):
+            with self._timed("generation"):
+                rows, self._ready = oversampled(self, rows)
+        batch = self._rolled_out(rows)
         if self.model.training and getattr(self.args, "refill_attempts", 0):
-            batch = refilled(self, batch, self._rolled_out)
+            batch = refilled(self, batch, lambda others: self._rolled_out(self._prepared(others)))
         return self._weighed(batch)
 
-    def _rolled_out(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A rollout with the rewards, advantages and coefficients of its groups, each row of the same weight."""
+    def _prepared(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Rows of the data set as a rollout reads them: with the system message, and with images in one form."""
         system_prompt = self.system_prompt if self.model.training else self.eval_system_prompt
         inputs = [with_plain_images(row) for row in inputs]
         for row in inputs:
@@ -250,6 +261,14 @@ class GroupGRPOTrainer(
                 if self.environment_factories is not None:  # it may bring the prompt; TRL then begins with an empty one
                     row.setdefault("prompt", [{"role": "user", "content": ""}])
                 row["prompt"] = with_system_message(row["prompt"], system_prompt)
+        return inputs
+
+    def _prompts_of(self, rows: list[dict[str, Any]]) -> list[Any]:
+        """Prompts of prepared rows, with their images inside, as `rollout_func` gets them."""
+        return [images_in_prompt(row)["prompt"] for row in rows]
+
+    def _rolled_out(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """A rollout of prepared rows with the rewards, advantages and coefficients of its groups, all of one weight."""
         if self.log_completions:
             self._keep_questions(inputs)
         as_they_are = self._sampled_by_others or self.environment_factories is not None

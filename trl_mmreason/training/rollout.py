@@ -64,6 +64,7 @@ class Trajectory:
         turns: what the policy wrote: answers, and calls of tools.
         said: what came after each turn: the user's message, or what the tools returned.
         calls_run, failed_calls: number of calls of tools, and of those that ended in an error.
+        older_tokens: number of sampled tokens that weights before the last update have sampled.
         left_no_room: whether the last turn got no message because there was no room for another answer: in vLLM's
             context, or for what tools returned in the policy's context or in the tokens of a whole completion.
     """
@@ -76,6 +77,7 @@ class Trajectory:
     said: list[NextTurn] = field(default_factory=list)
     calls_run: int = 0
     failed_calls: int = 0
+    older_tokens: int = 0
     left_no_room: bool = False
 
     @property
@@ -146,15 +148,18 @@ def roll_out(prompts: list, trainer: Any) -> dict[str, Any]:
         prompts: conversations, already repeated for every generation.
         trainer: a `GroupGRPOTrainer` with `max_turns` above 1, or with tools.
     """
-    prompt_ids, images, grouped = begin(trainer, prompts)
-    trajectories = trainer.trajectories
-    if trainer.use_vllm and trainer.vllm_mode == "colocate":
-        _without_barrier(trainer, prompt_ids, images)
+    if trainer._ready is not None:
+        trainer.trajectories, trainer._ready = trainer._ready, None
     else:
-        turn_after_turn(trainer, prompt_ids, images, grouped)
+        prompt_ids, images, grouped = begin(trainer, prompts)
+        if trainer.use_vllm and trainer.vllm_mode == "colocate":
+            _without_barrier(trainer, prompt_ids, images)
+        else:
+            turn_after_turn(trainer, prompt_ids, images, grouped)
+    trajectories = trainer.trajectories
     logprobs = [trajectory.logprobs for trajectory in trajectories]
     return {
-        "prompt_ids": prompt_ids,
+        "prompt_ids": [trajectory.prompt.ids for trajectory in trajectories],
         "completion_ids": [trajectory.completion_ids for trajectory in trajectories],
         "logprobs": None if None in logprobs else logprobs,
         "env_mask": [trajectory.env_mask for trajectory in trajectories],

@@ -44,6 +44,11 @@ class RolloutConfig(GRPOConfig):
         refill_attempts: how often other questions are asked in the place of those whose answers teach nothing, as all
             are right, or wrong, or filtered out, before the update goes on without them. 0 asks no others. The
             questions are drawn from `train_dataset` by seed and update.
+        oversampling: share of further questions that are in flight, in a colocated vLLM. A rollout ends when as many
+            groups are complete as an update needs; the others go on in the next, and each token keeps the
+            log-probability of the weights that sampled it. 0.5 asks 1.5 times the questions of an update; 0 waits for
+            all answers of a rollout.
+        oversampling_max_age: updates after which a question that is in flight is waited for.
         sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
             policy ratio, so that no pass scores them again, and importance sampling has nothing to correct. What a run
             says at its end shows how far the two differ (`sampled / trained policy`).
@@ -56,6 +61,8 @@ class RolloutConfig(GRPOConfig):
     max_prompt_length: int | None = None
     max_tokens_per_micro_batch: int | None = None
     refill_attempts: int = 0
+    oversampling: float = 0.0
+    oversampling_max_age: int = 2
     sampled_as_old: bool = False
     vllm_dtype: str | None = None
 

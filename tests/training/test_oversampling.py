@@ -1,0 +1,84 @@
+"""Which groups make an update, and which go on; tests/engines/test_vllm_oversampled.py samples with a vLLM."""
+
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+from support import SMALL_RUN, ParityGrader, drawn_rows
+
+from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason.generation.batch import NextTurn, Prompt
+from trl_mmreason.training.oversampling import Flight, check_oversampling, chosen_and_waiting, is_enough
+from trl_mmreason.training.rollout import Trajectory, Turn
+
+
+def group(*ended, begun=0):
+    return [Flight({}, Trajectory({}, 0, Prompt([], {}, {}), []), [], begun, ended=each) for each in ended]
+
+
+def test_what_is_complete_comes_first_come_first_served():
+    groups = [group(True, False), group(True, True), group(True, True), group(True, True)]
+    chosen, waiting = chosen_and_waiting(groups, 2)
+    assert chosen == groups[1:3]
+    assert waiting == [groups[0], groups[3]]
+
+
+@pytest.mark.parametrize(
+    ("ended", "begun", "enough"),
+    [
+        ([(True, True), (True, False)], [5, 5], True),
+        ([(True, False), (True, False)], [5, 5], False),
+        ([(True, True), (True, False)], [5, 3], False),  # asked two updates ago: it is waited for
+        ([(True, True), (True, True)], [5, 3], True),
+    ],
+)
+def test_an_update_needs_so_many_groups_and_all_that_are_old(ended, begun, enough):
+    groups = [group(*each, begun=update) for each, update in zip(ended, begun, strict=True)]
+    assert is_enough(groups, 1, update=5, max_age=2) is enough
+
+
+def test_what_goes_on_is_all_that_was_read_and_said():
+    """An image is two placeholders for the model, and one for vLLM, which expands it."""
+    said = NextTurn([], Prompt([8, 7, 7], {}, {}), [8, 7], [None])
+    trajectory = Trajectory({}, 0, Prompt([1, 7, 7], {}, {}), [None], [Turn([2, 3], True, "")], [said])
+    flight = Flight({}, trajectory, [1, 7], 0, ids=[4], logprobs=[-1.0])
+    assert flight.prompts() == ([1, 7, 7, 2, 3, 8, 7, 7, 4], [1, 7, 2, 3, 8, 7, 4])
+    assert flight.tokens == 3
+
+
+def test_answers_that_cannot_wait_are_refused(checkpoints, tmp_path):
+    args, rows = AdaPOConfig(str(tmp_path), **SMALL_RUN, oversampling=0.5), Dataset.from_list(drawn_rows(8))
+    with pytest.raises(ValueError, match="oversampling=0.5, but answers are not sampled by a colocated vLLM"):
+        AdaPOTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows, grader=ParityGrader())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"args.vllm_importance_sampling_correction": False}, "nothing corrects for older weights"),
+        ({"args.sampled_as_old": True}, "nothing corrects for older weights"),
+        ({"tools": [len]}, "tools, environments or a rollout of your own cannot wait"),
+        ({"rollout_func": len}, "tools, environments or a rollout of your own cannot wait"),
+        ({"num_generations": 3}, "a process has 8 rows of a rollout, no whole groups of num_generations=3"),
+        ({"args.refill_attempts": 1}, "refill_attempts asks other questions within a rollout"),
+        ({"args.vllm_tensor_parallel_size": 2}, "a colocated vLLM of each process"),
+        ({"vllm_mode": "server"}, "a colocated vLLM of each process"),
+        ({"train_dataset": iter([])}, "the rows are a stream"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(other, message):
+    args = {
+        "oversampling": 1.0,
+        "per_device_train_batch_size": 4,
+        "steps_per_generation": 2,
+        "vllm_tensor_parallel_size": 1,
+        "vllm_importance_sampling_correction": True,
+        "sampled_as_old": False,
+        "refill_attempts": 0,
+    }
+    own = {"use_vllm": True, "vllm_mode": "colocate", "tools": None, "environment_factories": None}
+    own |= {"rollout_func": None, "num_generations": 4, "train_dataset": drawn_rows(2)}
+    args |= {name.removeprefix("args."): value for name, value in other.items() if name.startswith("args.")}
+    own |= {name: value for name, value in other.items() if not name.startswith("args.")}
+    with pytest.raises(ValueError, match=message):
+        check_oversampling(SimpleNamespace(args=SimpleNamespace(**args), **own))

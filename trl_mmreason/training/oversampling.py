@@ -1,0 +1,202 @@
+"""Oversampling: more questions are in flight than an update takes, and nobody waits for the longest answers.
+
+With `RolloutConfig.oversampling` a rollout of a colocated vLLM ends when as many groups are complete as an update needs
+(partial rollouts, as in Kimi k1.5, arXiv:2501.12599, Sec. 2.6.2). The others keep what they have said and go on in the
+next rollout, with newer weights: the prompt of each is then all that was read and answered so far. The log-probability
+of each token is that of the weights that sampled it, and TRL's importance sampling corrects for the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+import torch
+from datasets import Dataset
+from trl.extras.profiling import profiling_context
+
+from ..generation.batch import NextTurn
+from .refill import other_questions
+from .rollout import Trajectory, add_turns, begin, roll_out
+
+
+@dataclass
+class Flight:
+    """One conversation in flight.
+
+    Attributes:
+        row: the question, as a rollout reads it.
+        trajectory: what was said so far, in whole turns.
+        unexpanded: tokens of its prompt with one placeholder for each image.
+        begun: the update at which it was first asked.
+        ids, logprobs: of the answer that is being given.
+        ended: whether nothing more is said.
+    """
+
+    row: dict[str, Any]
+    trajectory: Trajectory
+    unexpanded: list[int]
+    begun: int
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that were sampled."""
+        return len(self.ids) + sum(len(turn.ids) for turn in self.trajectory.turns)
+
+    def prompts(self) -> tuple[list[int], list[int]]:
+        """What the policy has read and said, with as many placeholders as an image has tokens, and with one."""
+        short = list(self.unexpanded)
+        for number, turn in enumerate(self.trajectory.turns):
+            short += turn.ids
+            if number < len(self.trajectory.said):
+                short += self.trajectory.said[number].unexpanded_ids
+        return [*self.trajectory.context.ids, *self.ids], [*short, *self.ids]
+
+
+Groups = list[list[Flight]]
+"""Conversations, those about one question together."""
+
+
+def is_complete(group: Sequence[Flight]) -> bool:
+    """Whether all conversations of a group have ended."""
+    return all(each.ended for each in group)
+
+
+def is_enough(groups: Groups, needed: int, update: int, max_age: int) -> bool:
+    """Whether as many groups are complete as an update needs, and all that may not wait any longer."""
+    late = (is_complete(group) for group in groups if update - group[0].begun >= max_age)
+    return sum(map(is_complete, groups)) >= needed and all(late)
+
+
+def chosen_and_waiting(groups: Groups, needed: int) -> tuple[Groups, Groups]:
+    """The first complete groups, as many as an update needs, and the others, in the order in which they were asked."""
+    chosen = [number for number, group in enumerate(groups) if is_complete(group)][:needed]
+    waiting = [group for number, group in enumerate(groups) if number not in chosen]
+    return [groups[number] for number in chosen], waiting
+
+
+def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Trajectory]]:
+    """Sample until enough groups are complete; gives their rows and trajectories, and keeps the others for later.
+
+    Args:
+        trainer: a `GroupGRPOTrainer` with a colocated vLLM, whose `_waiting` are the groups in flight.
+        rows: questions of this process that an update takes, each as often as a group has answers.
+    """
+    if trainer.state.global_step != trainer._last_loaded_step:  # as TRL does before a rollout
+        trainer.vllm_generation.sync_weights()
+        trainer._last_loaded_step = trainer.state.global_step
+    needed = len(rows) // trainer.num_generations
+    lacking = round(trainer.args.oversampling * needed) - len(trainer._waiting)
+    if lacking > 0:  # at the first rollout, and after a resume
+        rows = rows + trainer._prepared(other_questions(trainer, lacking, 1))
+    groups: Groups = [*trainer._waiting, *_begun(trainer, rows)]
+    for flight in (flight for group in groups for flight in group):
+        flight.trajectory.older_tokens = flight.tokens
+    _fly(trainer, groups, needed)
+    chosen, trainer._waiting = chosen_and_waiting(groups, needed)
+    _log(trainer, chosen)
+    flights = [flight for group in chosen for flight in group]
+    for place, flight in enumerate(flights):
+        flight.trajectory.place = place
+    return [flight.row for flight in flights], [flight.trajectory for flight in flights]
+
+
+def _begun(trainer: Any, rows: list[dict[str, Any]]) -> Groups:
+    """Groups of which nothing is said yet."""
+    trainer._rows, trainer._sampled = rows, list(enumerate(rows))
+    begin(trainer, trainer._prompts_of(rows))
+    generation = trainer.vllm_generation
+    flights = [
+        Flight(
+            row, each, generation.prompts.unexpanded(each.prompt.ids, len(each.images)), begun=trainer.state.global_step
+        )
+        for row, each in zip(rows, trainer.trajectories, strict=True)
+    ]
+    return [flights[first : first + trainer.num_generations] for first in range(0, len(rows), trainer.num_generations)]
+
+
+def _fly(trainer: Any, groups: Groups, needed: int) -> None:
+    """Let conversations go on until an update can be made of them."""
+    flights = [flight for group in groups for flight in group if not flight.ended]
+    update, max_age = trainer.state.global_step, trainer.args.oversampling_max_age
+    trainer._sampled = [(place, flight.row) for place, flight in enumerate(flights)]
+    for place, flight in enumerate(flights):
+        flight.trajectory.place = place
+
+    def reply(answers: Mapping[int, tuple[list[int], list[float | None]]]) -> dict[int, NextTurn]:
+        """Add answers that have ended, and say what comes after them."""
+        answered = [flights[place] for place in answers]
+        for flight, (ids, logprobs) in zip(answered, answers.values(), strict=True):
+            flight.ids, flight.logprobs = [*flight.ids, *ids], [*flight.logprobs, *logprobs]
+        said = [flight.ids for flight in answered], [flight.logprobs for flight in answered]
+        going = add_turns(trainer, [flight.trajectory for flight in answered], *said)
+        trainer._tell_ended([*answers], said[0])
+        places = {each.place for each in going}
+        for flight in answered:
+            flight.ids, flight.logprobs = [], []
+            flight.ended = flight.trajectory.place not in places
+        return {each.place: each.said[-1] for each in going}
+
+    def leave(place: int, ids: list[int], logprobs: list[float | None]) -> None:
+        """Keep what has been said of an answer that does not end in this rollout."""
+        flights[place].ids += ids
+        flights[place].logprobs += logprobs
+
+    trainer.vllm_generation.generate_until(
+        [flight.prompts() for flight in flights],
+        [flight.trajectory.images for flight in flights],
+        [len(flight.ids) for flight in flights],
+        reply,
+        leave,
+        lambda: is_enough(groups, needed, update, max_age),
+        profiler=profiling_context(trainer, "vLLM.generate"),
+    )
+
+
+def _log(trainer: Any, chosen: Groups) -> None:
+    """Log how old the chosen answers are, and how long beside those that wait."""
+    flights = [flight for group in chosen for flight in group]
+    waiting = [flight for group in trainer._waiting for flight in group]
+    tokens, update = sum(flight.tokens for flight in flights), trainer.state.global_step
+    ages = [update - group[0].begun for group in chosen]
+    found = {
+        "oversampling/older_tokens": sum(flight.trajectory.older_tokens for flight in flights) / max(tokens, 1),
+        "oversampling/age": fmean(ages),
+        "oversampling/max_age": float(max(ages)),
+        "oversampling/waiting_tokens": sum(flight.tokens for flight in waiting) / max(len(waiting), 1),
+    }
+    means = trainer.accelerator.gather(torch.tensor([[*found.values()]], device=trainer.accelerator.device))
+    for (name, _), mean, most in zip(found.items(), means.mean(dim=0), means.amax(dim=0), strict=True):
+        trainer._metrics["train"][name].append((most if name.endswith("max_age") else mean).item())
+
+
+def check_oversampling(trainer: Any) -> None:
+    """Refuse oversampling where conversations cannot wait, or what they were sampled with is not corrected for.
+
+    Raises:
+        ValueError: says why, and the fix.
+    """
+    args = trainer.args
+    if not (share := getattr(args, "oversampling", 0.0)):
+        return
+    reason = ""
+    rows = args.per_device_train_batch_size * args.steps_per_generation
+    if not trainer.use_vllm or trainer.vllm_mode != "colocate" or args.vllm_tensor_parallel_size > 1:
+        reason = "answers are not sampled by a colocated vLLM of each process (use_vllm, vllm_mode='colocate')"
+    elif not args.vllm_importance_sampling_correction or args.sampled_as_old:
+        reason = "nothing corrects for older weights (vllm_importance_sampling_correction=True, sampled_as_old=False)"
+    elif trainer.tools or trainer.environment_factories is not None or trainer.rollout_func not in (None, roll_out):
+        reason = "tools, environments or a rollout of your own cannot wait"
+    elif rows % trainer.num_generations:
+        reason = f"a process has {rows} rows of a rollout, no whole groups of num_generations={trainer.num_generations}"
+    elif args.refill_attempts:
+        reason = "refill_attempts asks other questions within a rollout"
+    elif not isinstance(trainer.train_dataset, Dataset):
+        reason = "the rows are a stream, from which no others can be drawn"
+    if reason:
+        raise ValueError(f"{type(trainer).__name__}: oversampling={share}, but {reason}. Fix: oversampling=0.")
