@@ -125,6 +125,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         lambda: listings.compare_vectors(answer, gold, same),
         lambda: regions.compare_regions(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
+        lambda: listings.compare_matrix_products(answer, gold),
         lambda: listings.compare_listings(answer, gold, same),
         lambda: equations.compare_equations(answer, gold, same, ratio),
         lambda: equations.compare_ratios(answer, gold, same),
@@ -153,8 +154,8 @@ _ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
 _SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
 _CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
 _ORBITALS = re.compile(r"(?:\[[A-Z][a-z]\])?(?:[1-7][spdf]\^?(?:1[0-4]|\d))+|sp\^?[23](?:d\^?2?)?")
-# 3,75 and 1.234,5; 1,234 is a whole number
-_DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
+# 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
+_DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
 
 
 def chemical(text: str) -> str | None:
@@ -254,6 +255,7 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- quantities, expressions
+_MOLAR = re.compile(r"(?<=\d)\s+(m?)M$")
 _DEGREE, _RADIAN = (MeasurementUnit(Fraction(size), (("degree", 1),)) for size in ("1", "57.29577951308232"))
 
 
@@ -265,7 +267,7 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     )
     if (unit == PLAIN) != (gold_unit == PLAIN):
         bare, named = (answer, gold_unit) if unit == PLAIN else (gold, unit)
-        letters = split_unit(bare, products=True)
+        letters = split_unit(_MOLAR.sub(r" \1mol/L", bare), products=True)
         if letters and letters[1].dimensions == named.dimensions != ():  # 5 N*m, where the other says newton metres
             sides = (*letters, target, gold_unit) if unit == PLAIN else (value, unit, *letters)
             return _values(sides[0], sides[2], terms, sides[1], sides[3])

@@ -71,12 +71,12 @@ def listing(text: str) -> Listing | None:
 
 
 def _both_signs(items: list[str]) -> list[str]:
-    """Replace each entry with ± by two."""
+    """Replace each entry with ± or ∓ by two."""
     signs = (("+", "-"), ("-", "+"))
     return [
         reading
         for entry in items
-        for reading in ([entry.replace("±", a).replace("∓", b) for a, b in signs] if "±" in entry else [entry])
+        for reading in ([entry.replace("±", a).replace("∓", b) for a, b in signs] if {*"±∓"} & {*entry} else [entry])
     ]
 
 
@@ -134,6 +134,11 @@ def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
     kinds = {left.brackets, right.brackets}
     if kinds == {""} and _says_either(answer) != _says_either(gold) and not _alternatives(left, right):
         return False  # `red or blue`, `a = 2 or b = 5`
+    named = [
+        {entry.partition("=")[0].partition("_")[0] for entry in each.entries if "=" in entry} for each in (left, right)
+    ]
+    if kinds == {""} and sorted(map(bool, named)) == [False, True] and max(map(len, named)) > 1:
+        return len(left.entries) == len(right.entries) and all(map(same, left.entries, right.entries))
     if _SET in kinds or kinds == {""}:
         return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=_SET in kinds)
     if len(kinds) > 1 and (kinds & {"(]", "[)"} or not kinds <= {"", "()", "⟨⟩"} and "" not in kinds):
@@ -158,7 +163,7 @@ def _alternatives(*lists: Listing) -> bool:
 def _by_name(bare: Listing) -> list[str]:
     """The entries of `y = 2, x = 1` in the order of a point's, by their names."""
     named = [entry.partition("=") for entry in bare.entries]
-    if not all(equals and name.strip().isalpha() for name, equals, _ in named):
+    if not all(equals and len(name.strip()) == 1 for name, equals, _ in named):
         return bare.entries
     return [value.strip() for _, _, value in sorted(named)]
 
@@ -191,6 +196,21 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
         return False
     return all(map(same, sum(left, []), sum(right, [])))
+
+
+_FACTOR = re.compile(r"[A-Z](?:_\w)?(?:\^(?:T|\{-1\}))?")
+_OF_PRODUCT = re.compile(r"\(((?:[A-Z](?:_\w)?)+)\)(\^(?:T|\{-1\}))")
+
+
+def compare_matrix_products(answer: str, gold: str) -> bool | None:
+    """Compare P^{-1}AP and (AB)^T = B^TA^T by factor; `None` without an inverse or a transpose beside others."""
+    products = []
+    for text in (answer, gold):
+        plain = re.sub(r"[\s*]", "", text).replace("{T}", "T")
+        plain = _OF_PRODUCT.sub(lambda of: "".join(each + of[2] for each in _FACTOR.findall(of[1])[::-1]), plain)
+        products.append(_FACTOR.findall(plain) if re.fullmatch(f"(?:{_FACTOR.pattern})+", plain) else [])
+    shown = any("^" in "".join(each) and len({one[0] for one in each}) > 1 for each in products)
+    return products[0] == products[1] if shown and all(products) else None
 
 
 # The unit vectors of a basis, marked or not
