@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -301,17 +302,9 @@ def _is_formula(text: str) -> bool:
 
 _MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
 _MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
-_PARTS = {
-    "half": 2,
-    "halves": 2,
-    "quarter": 4,
-    "third": 3,
-    "fourth": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "eighth": 8,
-    "tenth": 10,
-}
+_PARTS = dict(
+    zip("half halves quarter third fourth fifth sixth eighth tenth".split(), (2, 2, 4, 3, 4, 5, 6, 8, 10), strict=True)
+)
 _PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
 _CHINESE_PART = re.compile("([二三四五六七八九十])分之([一二两三四五六七八九])")
 _CHINESE_COUNT = re.compile("^[一二两三四五六七八九十]+(?=[个只条本张名位次种辆块件倍项人天元])")
@@ -386,31 +379,26 @@ def _values(
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
         value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
-        return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
-    except Unreadable:
-        return bool(words(gold)) and same_words(answer, gold)
-    except NeedsAlgebra:
-        if terms.algebra is None:
-            raise
-    try:
+        try:
+            return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
+        except NeedsAlgebra:
+            if terms.algebra is None:
+                raise
         left, right = (_in_base_units(text, u) for text, u in ((answer, unit), (gold, gold_unit)))
         return terms.algebra.equal(left, right, relative_tolerance=1e-2 if terms.lenient else 1e-6)
     except Unreadable:
-        return False
+        return bool(words(gold)) and same_words(answer, gold)
 
 
 def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
-    try:
-        return numeric.numeric_ratio(answer, gold)
-    except Unreadable:
-        return None
-    except NeedsAlgebra:
-        if terms.algebra is None:
-            raise
-    try:
+    with suppress(Unreadable):
+        try:
+            return numeric.numeric_ratio(answer, gold)
+        except NeedsAlgebra:
+            if terms.algebra is None:
+                raise
         return terms.algebra.ratio(answer, gold)
-    except Unreadable:
-        return None
+    return None
 
 
 def _in_base_units(text: str, unit: MeasurementUnit) -> str:

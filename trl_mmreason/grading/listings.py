@@ -46,9 +46,14 @@ def entries(text: str, *, bare: bool) -> list[str]:
     if bare or ", " in text:  # (100,200) is a point, but 100,200 a number
         text = _GROUPED.sub(lambda match: match.group().replace(",", _MARK), text)
     pieces = split_top(text, _WORDED if bare or is_prose(text) else _LOOSE)
+    return [piece.replace(_MARK, ",") for piece in few(pieces) if piece]
+
+
+def few(pieces: list[str]) -> list[str]:
+    """The pieces, unless there are too many to compare."""
     if len(pieces) > MAX_ENTRIES:
         raise Refused(f"{len(pieces)} entries, more than {MAX_ENTRIES} are not compared")
-    return [piece.replace(_MARK, ",") for piece in pieces if piece]
+    return pieces
 
 
 def listing(text: str) -> Listing | None:
@@ -132,32 +137,23 @@ def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
             return False
         return same(several.entries[0], gold) if left else same(answer, several.entries[0])
     kinds = {left.brackets, right.brackets}
-    if kinds == {""} and _says_either(answer) != _says_either(gold) and not _alternatives(left, right):
-        return False  # `red or blue`, `a = 2 or b = 5`
-    named = [
-        {entry.partition("=")[0].partition("_")[0] for entry in each.entries if "=" in entry} for each in (left, right)
-    ]
-    if kinds == {""} and sorted(map(bool, named)) == [False, True] and max(map(len, named)) > 1:
-        return len(left.entries) == len(right.entries) and all(map(same, left.entries, right.entries))
+    if kinds == {""}:
+        names = [
+            {entry.partition("=")[0].partition("_")[0].strip() for entry in each.entries if "=" in entry}
+            for each in (left, right)
+        ]
+        # values of one thing, for which "and", "or" and a comma mean the same
+        of_one = len(names[0] | names[1]) <= 1 and not any(map(is_prose, left.entries + right.entries))
+        if not of_one and len({re.search(r"\b(?:or|either)\b|或", text) is None for text in (answer, gold)}) > 1:
+            return False  # `red or blue`, `a = 2 or b = 5`
+        if max(map(len, names)) > 1 and not all(names):  # `2, 1` for `x = 2, y = 1`
+            return len(left.entries) == len(right.entries) and all(map(same, left.entries, right.entries))
     if _SET in kinds or kinds == {""}:
         return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=_SET in kinds)
     if len(kinds) > 1 and (kinds & {"(]", "[)"} or not kinds <= {"", "()", "⟨⟩"} and "" not in kinds):
         return False
     entries_of = [_by_name(each) if each.brackets == "" else each.entries for each in (left, right)]
     return len(left.entries) == len(right.entries) and all(map(same, *entries_of))
-
-
-def _says_either(text: str) -> bool:
-    return re.search(r"\b(?:or|either)\b|或", text) is not None
-
-
-def _alternatives(*lists: Listing) -> bool:
-    """Whether all entries are values of one thing, for which "and", "or" and a comma mean the same."""
-    entries_of = [entry for each in lists for entry in each.entries]
-    names = {
-        name.partition("_")[0].strip() for entry in entries_of for name, equals, _ in [entry.partition("=")] if equals
-    }
-    return len(names) <= 1 and not any(map(is_prose, entries_of))
 
 
 def _by_name(bare: Listing) -> list[str]:
