@@ -146,10 +146,10 @@ def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
         of_one = len(names[0] | names[1]) <= 1 and not any(map(is_prose, left.entries + right.entries))
         if not of_one and len({re.search(r"\b(?:or|either)\b|或", text) is None for text in (answer, gold)}) > 1:
             return False  # `red or blue`, `a = 2 or b = 5`
-        if max(map(len, names)) > 1 and not all(names):  # `2, 1` for `x = 2, y = 1`
-            return len(left.entries) == len(right.entries) and all(map(same, left.entries, right.entries))
-    if _SET in kinds or kinds == {""}:
-        return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=_SET in kinds)
+        if all(names) or max(map(len, names)) < 2:  # `2, 1` for `x = 2, y = 1` has an order
+            return unordered(left.entries, right.entries, same, once=False)
+    if _SET in kinds:
+        return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=True)
     if len(kinds) > 1 and (kinds & {"(]", "[)"} or not kinds <= {"", "()", "⟨⟩"} and "" not in kinds):
         return False
     entries_of = [_by_name(each) if each.brackets == "" else each.entries for each in (left, right)]
