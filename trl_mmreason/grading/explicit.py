@@ -83,7 +83,7 @@ def _rough(node: Node, point: Mapping[str, Any]) -> float | None:
 
 
 def _log_gamma(number: float | None) -> float:
-    return 0.0 if number is None or number < 0 else math.lgamma(number + 1) / math.log(10)
+    return 0.0 if number is None or number < 0 else math.lgamma(min(number, 1e300) + 1) / math.log(10)
 
 
 def _check_size(node: Any, point: defaultdict[str, Fraction]) -> None:
