@@ -174,7 +174,10 @@ def chemical(text: str) -> str | None:
 
 # ------------------------------------------------------------------------------------------------------------ dressing
 # What a sentence in a box says its value is
-_STATED = re.compile(r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|are)\s|(?:in )?total:)\s*(?!not\b)", re.I)
+_STATED = re.compile(
+    r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|are)\s|it(?: is|'s) (?:an? )?|(?:in )?total:)\s*(?!not\b)",
+    re.I,
+)
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
 _HEDGE = re.compile(
     r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"

@@ -93,7 +93,8 @@ _COMMANDS = {
     **dict(
         pair.split("=")
         for pair in "div=/ lt=< gt=> pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
-        "equiv=≡ parallel=∥ perp=⊥ cong=≅ cap=∩ lbrace=\\{ rbrace=\\} backslash=\\ setminus=\\setminus".split()
+        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ cap=∩ lbrace=\\{ rbrace=\\} backslash=\\ "
+        "setminus=\\setminus".split()
     ),
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],

@@ -44,7 +44,9 @@ _ORDINALS = {
 }
 _ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True))})\b")
 # What a word may end in without meaning anything else: increasing, 左边
-_ENDING = re.compile(r"\b(?:(increas|decreas)(?:es?|ed|ing)|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b")
+_ENDING = re.compile(
+    r"\b(?:(increas|decreas)(?:es?|ed|ing)|([a-z]+ward)s|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b"
+)
 _WORD = re.compile(r"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+")
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
 _ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
@@ -58,7 +60,7 @@ def _undotted(text: str) -> str:
 def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
     plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
-    return tuple(_WORD.findall(_ENDING.sub(r"\1\2", plain).replace("'", "")))
+    return tuple(_WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", "")))
 
 
 def is_prose(text: str) -> bool:
@@ -87,7 +89,8 @@ _NAMES = (
 )
 # What an adjective may stand without
 _HEAD = re.compile(
-    r"((?:isosceles|scalene|equilateral|right|acute|obtuse)(?:[ -](?:isosceles|right|angled))?)(?: triangle| angle)"
+    r"(?:the )?(red|blue|green|yellow|orange|purple|black|white|gr[ae]y|pink|brown)(?: line| bar| curve| slice)"
+    r"|((?:isosceles|scalene|equilateral|right|acute|obtuse)(?:[ -](?:isosceles|right|angled))?)(?: triangle| angle)"
     r"|(even|odd|linear|quadratic|cubic|exponential)(?: function| number)|(positive|negative|no)(?: correlation)"
     r"|(等腰|等边|直角|锐角|钝角)(?:三角形)|(奇|偶)(?:函数|数)",
     re.I,
