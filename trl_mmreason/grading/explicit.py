@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from .expressions import ENDS, FUNCTIONS, ONE, THOUSANDS, Node, Parser
+from .expressions import ENDS, FUNCTIONS, ONE, THOUSANDS, Node, Parser, parts_of
 from .notation import MARKS, NeedsAlgebra, Refused, Unreadable
 from .numeric import evaluate_node
 
@@ -108,8 +108,8 @@ def _check_size(node: Any, point: defaultdict[str, Fraction]) -> None:
             size = max(size, half * abs(terms) / 2) if kind == "\\prod" else size
             # nothing that grows faster than a geometric series has a closed form
             _check_digits(math.inf if size > 2 * half + 9 and size * abs(terms) > _MAX_WORK else size)
-            functions = (each for each in _nodes(term) if each[0] in _NO_CLOSED_FORM)
-            if abs(terms) > _MAX_TERMS and any(variable in _nodes(each) for each in functions):
+            functions = (each for each in parts_of(term) if isinstance(each, tuple) and each[0] in _NO_CLOSED_FORM)
+            if abs(terms) > _MAX_TERMS and any(variable in parts_of(each) for each in functions):
                 raise Refused(f"more than {_MAX_TERMS} terms without a closed form")
     for part in parts:
         _check_size(part, point)
@@ -118,13 +118,6 @@ def _check_size(node: Any, point: defaultdict[str, Fraction]) -> None:
 def _check_digits(number: float) -> None:
     if number > _MAX_COMPUTED_DIGITS:
         raise Refused(f"a number of more than {_MAX_COMPUTED_DIGITS} digits")
-
-
-def _nodes(node: Any) -> Iterator[Node]:
-    if isinstance(node, tuple | list):
-        yield from (node,) if isinstance(node, tuple) else ()
-        for part in node:
-            yield from _nodes(part)
 
 
 def _letters(word: str) -> str:

@@ -170,13 +170,18 @@ def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, An
         return all(any(same(a, g) for g in right) for a in left) and all(any(same(a, g) for a in left) for g in right)
     if len(left) != len(right):
         return False
-    rest = list(right)
-    for entry in left:
-        partner = next((index for index, other in enumerate(rest) if same(entry, other)), None)
-        if partner is None:
-            return False
-        del rest[partner]
-    return True
+    taken_by: dict[int, Any] = {}
+
+    def finds_one(entry: Any, tried: set[int]) -> bool:
+        for place in sorted(range(len(right)), key=taken_by.__contains__):  # free ones first
+            if place not in tried and same(entry, right[place]):
+                tried.add(place)  # who takes the first that fits may have to leave it to another
+                if place not in taken_by or finds_one(taken_by[place], tried):
+                    taken_by[place] = entry
+                    return True
+        return False
+
+    return all(finds_one(entry, set()) for entry in left)
 
 
 _MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
