@@ -199,7 +199,7 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     return all(map(same, sum(left, []), sum(right, [])))
 
 
-_FACTOR = re.compile(r"[A-Z](?:_\w)?(?:\^(?:T|\{-1\}))?")
+_FACTOR = re.compile(r"[A-Z](?:_\w)?(?:\^(?:T|\d|\{-?\d+\}))?")
 _OF_PRODUCT = re.compile(r"\(((?:[A-Z](?:_\w)?)+)\)(\^(?:T|\{-1\}))")
 
 
@@ -210,7 +210,7 @@ def compare_matrix_products(answer: str, gold: str) -> bool | None:
         plain = re.sub(r"[\s*]", "", text).replace("{T}", "T")
         plain = _OF_PRODUCT.sub(lambda of: "".join(each + of[2] for each in _FACTOR.findall(of[1])[::-1]), plain)
         products.append(_FACTOR.findall(plain) if re.fullmatch(f"(?:{_FACTOR.pattern})+", plain) else [])
-    shown = any("^" in "".join(each) and len({one[0] for one in each}) > 1 for each in products)
+    shown = any(re.search(r"\^(?:T|\{-)", "".join(each)) and len({one[0] for one in each}) > 1 for each in products)
     return products[0] == products[1] if shown and all(products) else None
 
 
