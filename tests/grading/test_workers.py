@@ -165,6 +165,7 @@ def test_a_worker_killed_between_batches_is_replaced(workers):
     before = process_ids(workers)
     for pid in before:
         os.kill(pid, signal.SIGKILL)
+    assert within(10, lambda: not any(map(alive, before)))  # a signal takes its time on a busy machine
     assert workers.decide([job("3", "3")] * 2) == [Outcome(True, "decided")] * 2
     assert not set(process_ids(workers)) & set(before)
 
