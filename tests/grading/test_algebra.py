@@ -1,5 +1,7 @@
 """Computer algebra on leaves: every pair can be checked by hand, and none is slow or large."""
 
+import time
+
 import pytest
 
 from trl_mmreason.grading.algebra import equal, ratio
@@ -211,6 +213,52 @@ def test_undefined_everywhere():
 def test_huge_numbers_are_refused(text):
     with pytest.raises(Refused):
         equal(text, "1", relative_tolerance=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\sum_{k=1}^{100000} k^k",
+        r"\sum_{k=1}^{10^{50}} k^k",
+        r"\sum_{k=10^9}^{1} k^k",
+        r"\sum_{k=1}^{10^{12}} 2^k",
+        r"\sum_{k=1}^{20000} k!",
+        r"\sum_{k=1}^{9} 9^{9^k}",
+        r"\sum_{k=1}^{10^9} \sum_{j=1}^{k} j^j",
+        r"\sum_{i=1}^{100000} \sum_{j=1}^{100000} \sin(ij)",
+        r"\sum_{k=1}^{10^6} \lfloor \sqrt{k} \rfloor",
+        r"\prod_{k=1}^{10^9} (k^2+1)",
+        r"\prod_{k=1}^{100000} (x+k)",
+        r"\int_0^1 x dx + 1000000!",
+        r"x^{9^{9^9}}",
+        r"2^{3^{4^{5^6}}}",
+        r"1+(\frac{1}{9})^{9^{9}}",
+    ],
+)
+def test_what_would_take_for_ever_is_refused_by_its_size(text):
+    start = time.process_time()
+    with pytest.raises(Refused):
+        explicit(text)
+    assert time.process_time() - start < 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"\sum_{k=1}^{10^{12}} k", r"500000000000500000000000"),
+        (r"\sum_{k=1}^{10^6} \frac{1}{k(k+1)}", r"\frac{1000000}{1000001}"),
+        (r"\sum_{k=1}^{300} 2^k", "2^{301}-2"),
+        (r"\sum_{k=1}^{2024} (-1)^k k", "1012"),
+        (r"\sum_{k=1}^{20000} \cos(k\pi)", "0"),
+        (r"\sum_{k=1}^{6} k \cdot k!", "7!-1"),
+        (r"\prod_{k=1}^{5000} (1+\frac{1}{k})", "5001"),
+        (r"\prod_{k=1}^{50} k", "50!"),
+        (r"\frac{d}{dx} x^{5000}", r"5000x^{4999}"),
+        (r"\sum_{k=0}^{\infty} \frac{1}{k!}", "e"),
+    ],
+)
+def test_many_terms_with_a_closed_form_are_added_up(text, value):
+    assert equal(text, value, relative_tolerance=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,10 @@ def compare_families(answer: str, gold: str) -> bool | None:
 
     The answer need not say that its k is an integer.
     """
+    congruent = "≡" in answer
+    answer, gold = (_CONGRUENT.sub(_in_steps, text) for text in (answer, gold))
     said = [text for text in (answer, gold) if (match := _INTEGERS.search(text)) and match.end() == len(text)]
-    if gold not in said and not (said and "π" in gold):  # a gold `kπ` may leave it to be understood
+    if gold not in said and not (said and ("π" in gold or congruent)):  # a gold `kπ` may leave it to be understood
         return None
     left, right = _family(answer), _family(gold)
     if left is None or right is None:
@@ -64,6 +66,16 @@ def compare_families(answer: str, gold: str) -> bool | None:
     if not right[0] and len(right[1]) > 1:  # ±π/3 + 2kπ
         return unordered(left[1], right[1], lambda a, g: _shifted([a], [g]), once=False)
     return _shifted(left[1], right[1])
+
+
+_CONGRUENT = re.compile(r"^(?:([a-zA-Z])\s*≡)\s*([^≡]{1,60}?),? mod (\d+)$")
+
+
+def _in_steps(match: re.Match[str]) -> str:
+    """Write `x ≡ 2 mod 5` as `x = 2 + 5k, k ∈ Z`."""
+    values = listing(match[2])
+    entries = values.entries if values else [match[2]]
+    return ", ".join(f"{entry}+{match[3]}*k" for entry in entries) + ", k ∈ Z"
 
 
 def _shifted(left: list[_Line], right: list[_Line]) -> bool:

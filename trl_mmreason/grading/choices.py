@@ -95,12 +95,17 @@ _HEDGED = re.compile(
 
 
 def _letters(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
-    r"""Several letters: `A, C`, `ABD`, `A and C`, `(A)(C)`, `\{A, C\}`; None for anything else."""
+    r"""Several letters: `A, C`, `ABD`, `A and C`, `(A)(C)`, `\{A, C\}`; None for anything else.
+
+    Side by side they stand in the order of the alphabet where no choice is known: ABDC may be a figure.
+    """
     if len(text) > 80:
         return None
     parts = [part for part in _JOINT.split(re.sub(r"[\\{}()\[\]]", " ", text)) if part]
     if len(parts) == 1 and parts[0].isupper():
         parts = list(parts[0])
+        if len(parts) > 2 and parts != sorted(parts) and not any(choices.values()):
+            return None
     labels = frozenset(part.upper() for part in parts)
     return labels if 1 < len(parts) == len(labels) and labels <= choices.keys() else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -125,6 +126,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         lambda: listings.compare_vectors(answer, gold, same),
         lambda: regions.compare_regions(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
+        lambda: listings.compare_matrix_products(answer, gold),
         lambda: listings.compare_listings(answer, gold, same),
         lambda: equations.compare_equations(answer, gold, same, ratio),
         lambda: equations.compare_ratios(answer, gold, same),
@@ -153,8 +155,8 @@ _ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
 _SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
 _CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
 _ORBITALS = re.compile(r"(?:\[[A-Z][a-z]\])?(?:[1-7][spdf]\^?(?:1[0-4]|\d))+|sp\^?[23](?:d\^?2?)?")
-# 3,75 and 1.234,5; 1,234 is a whole number
-_DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
+# 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
+_DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
 
 
 def chemical(text: str) -> str | None:
@@ -172,7 +174,10 @@ def chemical(text: str) -> str | None:
 
 # ------------------------------------------------------------------------------------------------------------ dressing
 # What a sentence in a box says its value is
-_STATED = re.compile(r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|are)\s|(?:in )?total:)\s*(?!not\b)", re.I)
+_STATED = re.compile(
+    r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|are)\s|it(?: is|'s) (?:an? )?|(?:in )?total:)\s*(?!not\b)",
+    re.I,
+)
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
 _HEDGE = re.compile(
     r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
@@ -254,6 +259,7 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- quantities, expressions
+_MOLAR = re.compile(r"(?<=\d)\s+(m?)M$")
 _DEGREE, _RADIAN = (MeasurementUnit(Fraction(size), (("degree", 1),)) for size in ("1", "57.29577951308232"))
 
 
@@ -265,7 +271,7 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     )
     if (unit == PLAIN) != (gold_unit == PLAIN):
         bare, named = (answer, gold_unit) if unit == PLAIN else (gold, unit)
-        letters = split_unit(bare, products=True)
+        letters = split_unit(_MOLAR.sub(r" \1mol/L", bare), products=True)
         if letters and letters[1].dimensions == named.dimensions != ():  # 5 N*m, where the other says newton metres
             sides = (*letters, target, gold_unit) if unit == PLAIN else (value, unit, *letters)
             return _values(sides[0], sides[2], terms, sides[1], sides[3])
@@ -299,17 +305,9 @@ def _is_formula(text: str) -> bool:
 
 _MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
 _MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
-_PARTS = {
-    "half": 2,
-    "halves": 2,
-    "quarter": 4,
-    "third": 3,
-    "fourth": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "eighth": 8,
-    "tenth": 10,
-}
+_PARTS = dict(
+    zip("half halves quarter third fourth fifth sixth eighth tenth".split(), (2, 2, 4, 3, 4, 5, 6, 8, 10), strict=True)
+)
 _PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
 _CHINESE_PART = re.compile("([二三四五六七八九十])分之([一二两三四五六七八九])")
 _CHINESE_COUNT = re.compile("^[一二两三四五六七八九十]+(?=[个只条本张名位次种辆块件倍项人天元])")
@@ -384,31 +382,26 @@ def _values(
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
         value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
-        return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
-    except Unreadable:
-        return bool(words(gold)) and same_words(answer, gold)
-    except NeedsAlgebra:
-        if terms.algebra is None:
-            raise
-    try:
+        try:
+            return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
+        except NeedsAlgebra:
+            if terms.algebra is None:
+                raise
         left, right = (_in_base_units(text, u) for text, u in ((answer, unit), (gold, gold_unit)))
         return terms.algebra.equal(left, right, relative_tolerance=1e-2 if terms.lenient else 1e-6)
     except Unreadable:
-        return False
+        return bool(words(gold)) and same_words(answer, gold)
 
 
 def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
-    try:
-        return numeric.numeric_ratio(answer, gold)
-    except Unreadable:
-        return None
-    except NeedsAlgebra:
-        if terms.algebra is None:
-            raise
-    try:
+    with suppress(Unreadable):
+        try:
+            return numeric.numeric_ratio(answer, gold)
+        except NeedsAlgebra:
+            if terms.algebra is None:
+                raise
         return terms.algebra.ratio(answer, gold)
-    except Unreadable:
-        return None
+    return None
 
 
 def _in_base_units(text: str, unit: MeasurementUnit) -> str:

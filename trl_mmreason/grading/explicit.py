@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
-from .expressions import ENDS, FUNCTIONS, ONE, THOUSANDS, Node, Parser
+from .expressions import ENDS, FUNCTIONS, ONE, THOUSANDS, Node, Parser, parts_of
 from .notation import MARKS, NeedsAlgebra, Refused, Unreadable
 from .numeric import evaluate_node
 
@@ -21,8 +23,12 @@ _TOKEN = re.compile(
     r"|(?P<side>\^\s*(?:[+-]|\{\s*[+-]\s*\})(?=\s*\}))|(?P<word>π|[^\W\d_π]+)|(?P<symbol>\S)"
 )
 _DEGREE = re.compile(r"\^\s*(?:\\circ|\\degree|°|\{\s*(?:\\circ|\\degree|°)\s*\})")
-_MAX_DIGITS = 400
+_MAX_DIGITS = 400  # as written
+_MAX_COMPUTED_DIGITS = 10_000
+_MAX_TERMS = 50_000
+_MAX_WORK = 10**7  # terms times digits
 _OF_SEVERAL = frozenset("gcd lcm max min".split())
+_NO_CLOSED_FORM = FUNCTIONS | frozenset(("several", "root", "factorial", "binomial", "\\lfloor", "\\lceil"))
 _MATRICES = {"matrix": "bmatrix", "pmatrix": "bmatrix", "bmatrix": "bmatrix", "vmatrix": "vmatrix"}
 _SYNONYMS = {"\\cdot": "*", "\\times": "*", "\\div": "/", "\\pi": "π", "\\infty": "∞", "\\rightarrow": "\\to"}
 _SYNONYMS |= dict.fromkeys(("\\dfrac", "\\tfrac"), "\\frac") | dict.fromkeys(("\\dbinom", "\\tbinom"), "\\binom")
@@ -44,20 +50,74 @@ def explicit(text: str) -> Node:
             tokens += [("word", letter) for letter in _letters(token)]
         else:
             tokens.append((kind, token))
-    return _Parser(tokens).whole()
+    node = _Parser(tokens).whole()
+    _check_size(node, defaultdict(lambda: Fraction(2)))
+    return node
 
 
-def _binomial(upper: Node, lower: Node) -> Node:
-    """A binomial coefficient, unless its numbers make one of too many digits, which the algebra would compute."""
+def _magnitude(node: Node, point: Mapping[str, Any]) -> float:
+    """The decimal digits of a value, at least roughly; 0 where it has none. Negative below 1."""
+    kind, *parts = node
+    if kind == "power" and abs(size := _magnitude(parts[0], point)) > 0:
+        exponent = _rough(parts[1], point)
+        return size * (exponent if exponent is not None else 10 ** min(_magnitude(parts[1], point), 300))
+    if kind == "factorial":
+        return _log_gamma(_rough(parts[0], point))
+    if kind == "binomial":
+        n, k = (_rough(part, point) or 0 for part in parts)
+        return max(_log_gamma(n) - _log_gamma(k) - _log_gamma(abs(n - k)), 0)
+    if kind in ("product", "sum"):
+        sizes = [_magnitude(part, point) for part in parts[0]]
+        return sum(sizes) if kind == "product" else max(sizes)
+    if kind in ("minus", "inverse"):
+        return _magnitude(parts[0], point) * (-1 if kind == "inverse" else 1)
+    value = _rough(node, point)
+    return math.log10(abs(value)) if value else 0.0
+
+
+def _rough(node: Node, point: Mapping[str, Any]) -> float | None:
     try:
-        values: list[Any] = [evaluate_node(each, {}) for each in (upper, lower)]
-        n, k = (float(abs(value)) for value in values)
-        digits = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(max(n - k, 0) + 1)) / math.log(10)
-    except (KeyError, ArithmeticError, NeedsAlgebra):
-        digits = 0.0  # it has variables, or what only the algebra knows
-    if digits > _MAX_DIGITS:
-        raise Refused(f"a number of more than {_MAX_DIGITS} digits")
-    return ("binomial", upper, lower)
+        return abs(value) * (-1 if value.real < 0 else 1) if (value := complex(evaluate_node(node, point))) else 0.0
+    except (KeyError, ValueError, ArithmeticError, NeedsAlgebra, Refused):
+        return None
+
+
+def _log_gamma(number: float | None) -> float:
+    return 0.0 if number is None or number < 0 else math.lgamma(min(number, 1e300) + 1) / math.log(10)
+
+
+def _check_size(node: Any, point: defaultdict[str, Fraction]) -> None:
+    """Refuse powers, factorials, sums and products that computer algebra would not compute in time.
+
+    Args:
+        node: a node, a list of them, or what else a node holds.
+        point: the variables; those of the sums around it are at their upper bounds, others 2.
+    """
+    parts = node if isinstance(node, tuple | list) else ()
+    if parts[:1] and parts[0] in ("power", "factorial", "binomial"):
+        _check_digits(abs(_magnitude(node, point)))
+    if parts[:1] and parts[0] in ("\\sum", "\\prod"):
+        kind, variable, *bounds, term = parts
+        low, high = (_rough(bound, point) for bound in bounds)
+        if low is not None and high is not None and abs(terms := high - low) < math.inf:
+            (half, _), (size, point) = (
+                (abs(_magnitude(term, there)), there)
+                for at in ((low + high) // 2, max(low, high))
+                for there in [defaultdict(point.default_factory, {**point, variable[1]: Fraction(at)})]
+            )
+            size = max(size, half * abs(terms) / 2) if kind == "\\prod" else size
+            # nothing that grows faster than a geometric series has a closed form
+            _check_digits(math.inf if size > 2 * half + 9 and size * abs(terms) > _MAX_WORK else size)
+            functions = (each for each in parts_of(term) if isinstance(each, tuple) and each[0] in _NO_CLOSED_FORM)
+            if abs(terms) > _MAX_TERMS and any(variable in parts_of(each) for each in functions):
+                raise Refused(f"more than {_MAX_TERMS} terms without a closed form")
+    for part in parts:
+        _check_size(part, point)
+
+
+def _check_digits(number: float) -> None:
+    if number > _MAX_COMPUTED_DIGITS:
+        raise Refused(f"a number of more than {_MAX_COMPUTED_DIGITS} digits")
 
 
 def _letters(word: str) -> str:
@@ -132,7 +192,7 @@ class _Parser(Parser):
         if name in ("lfloor", "lceil"):
             return (command, self.group(f"\\r{name[1:]}"))
         if name == "binom":
-            return _binomial(self.argument(), self.argument())
+            return ("binomial", self.argument(), self.argument())
         if read := {"int": self.integral, "lim": self.limit, "frac": self.fraction}.get(name):
             return read()
         raise Unreadable(f"{command} is not known here")

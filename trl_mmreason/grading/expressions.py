@@ -10,7 +10,7 @@ may run in the caller's process on hostile text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -177,7 +177,7 @@ class Parser:
         node = self.postfix(self.atom())
         if self.skip("^"):
             exponent = self.exponent()
-            if node[0] == "minus" and _has_symbol(exponent):
+            if node[0] == "minus" and "symbol" in parts_of(exponent):
                 self.undecided("whether the exponent is whole")
             node = self.postfix(("power", node, exponent))
         self.depth -= 1
@@ -346,9 +346,12 @@ class Parser:
         return name
 
 
-def _has_symbol(node: Node) -> bool:
-    parts = node[1] if node[0] in ("sum", "product") else node[1:]
-    return node[0] == "symbol" or any(isinstance(part, tuple) and _has_symbol(part) for part in parts)
+def parts_of(node: Any) -> Iterator[Any]:
+    """A node, and all that it holds."""
+    yield node
+    if isinstance(node, tuple | list):
+        for part in node:
+            yield from parts_of(part)
 
 
 def _decimal(token: str) -> Fraction:

@@ -46,9 +46,14 @@ def entries(text: str, *, bare: bool) -> list[str]:
     if bare or ", " in text:  # (100,200) is a point, but 100,200 a number
         text = _GROUPED.sub(lambda match: match.group().replace(",", _MARK), text)
     pieces = split_top(text, _WORDED if bare or is_prose(text) else _LOOSE)
+    return [piece.replace(_MARK, ",") for piece in few(pieces) if piece]
+
+
+def few(pieces: list[str]) -> list[str]:
+    """The pieces, unless there are too many to compare."""
     if len(pieces) > MAX_ENTRIES:
         raise Refused(f"{len(pieces)} entries, more than {MAX_ENTRIES} are not compared")
-    return [piece.replace(_MARK, ",") for piece in pieces if piece]
+    return pieces
 
 
 def listing(text: str) -> Listing | None:
@@ -71,12 +76,12 @@ def listing(text: str) -> Listing | None:
 
 
 def _both_signs(items: list[str]) -> list[str]:
-    """Replace each entry with ± by two."""
+    """Replace each entry with ± or ∓ by two."""
     signs = (("+", "-"), ("-", "+"))
     return [
         reading
         for entry in items
-        for reading in ([entry.replace("±", a).replace("∓", b) for a, b in signs] if "±" in entry else [entry])
+        for reading in ([entry.replace("±", a).replace("∓", b) for a, b in signs] if {*"±∓"} & {*entry} else [entry])
     ]
 
 
@@ -132,33 +137,29 @@ def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
             return False
         return same(several.entries[0], gold) if left else same(answer, several.entries[0])
     kinds = {left.brackets, right.brackets}
-    if kinds == {""} and _says_either(answer) != _says_either(gold) and not _alternatives(left, right):
-        return False  # `red or blue`, `a = 2 or b = 5`
-    if _SET in kinds or kinds == {""}:
-        return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=_SET in kinds)
+    if kinds == {""}:
+        names = [
+            {entry.partition("=")[0].partition("_")[0].strip() for entry in each.entries if "=" in entry}
+            for each in (left, right)
+        ]
+        # values of one thing, for which "and", "or" and a comma mean the same
+        of_one = len(names[0] | names[1]) <= 1 and not any(map(is_prose, left.entries + right.entries))
+        if not of_one and len({re.search(r"\b(?:or|either)\b|或", text) is None for text in (answer, gold)}) > 1:
+            return False  # `red or blue`, `a = 2 or b = 5`
+        if all(names) or max(map(len, names)) < 2:  # `2, 1` for `x = 2, y = 1` has an order
+            return unordered(left.entries, right.entries, same, once=False)
+    if _SET in kinds:
+        return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=True)
     if len(kinds) > 1 and (kinds & {"(]", "[)"} or not kinds <= {"", "()", "⟨⟩"} and "" not in kinds):
         return False
     entries_of = [_by_name(each) if each.brackets == "" else each.entries for each in (left, right)]
     return len(left.entries) == len(right.entries) and all(map(same, *entries_of))
 
 
-def _says_either(text: str) -> bool:
-    return re.search(r"\b(?:or|either)\b|或", text) is not None
-
-
-def _alternatives(*lists: Listing) -> bool:
-    """Whether all entries are values of one thing, for which "and", "or" and a comma mean the same."""
-    entries_of = [entry for each in lists for entry in each.entries]
-    names = {
-        name.partition("_")[0].strip() for entry in entries_of for name, equals, _ in [entry.partition("=")] if equals
-    }
-    return len(names) <= 1 and not any(map(is_prose, entries_of))
-
-
 def _by_name(bare: Listing) -> list[str]:
     """The entries of `y = 2, x = 1` in the order of a point's, by their names."""
     named = [entry.partition("=") for entry in bare.entries]
-    if not all(equals and name.strip().isalpha() for name, equals, _ in named):
+    if not all(equals and len(name.strip()) == 1 for name, equals, _ in named):
         return bare.entries
     return [value.strip() for _, _, value in sorted(named)]
 
@@ -169,13 +170,18 @@ def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, An
         return all(any(same(a, g) for g in right) for a in left) and all(any(same(a, g) for a in left) for g in right)
     if len(left) != len(right):
         return False
-    rest = list(right)
-    for entry in left:
-        partner = next((index for index, other in enumerate(rest) if same(entry, other)), None)
-        if partner is None:
-            return False
-        del rest[partner]
-    return True
+    taken_by: dict[int, Any] = {}
+
+    def finds_one(entry: Any, tried: set[int]) -> bool:
+        for place in sorted(range(len(right)), key=taken_by.__contains__):  # free ones first
+            if place not in tried and same(entry, right[place]):
+                tried.add(place)  # who takes the first that fits may have to leave it to another
+                if place not in taken_by or finds_one(taken_by[place], tried):
+                    taken_by[place] = entry
+                    return True
+        return False
+
+    return all(finds_one(entry, set()) for entry in left)
 
 
 _MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
@@ -191,6 +197,21 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
         return False
     return all(map(same, sum(left, []), sum(right, [])))
+
+
+_FACTOR = re.compile(r"[A-Z](?:_\w)?(?:\^(?:T|\d|\{-?\d+\}))?")
+_OF_PRODUCT = re.compile(r"\(((?:[A-Z](?:_\w)?)+)\)(\^(?:T|\{-1\}))")
+
+
+def compare_matrix_products(answer: str, gold: str) -> bool | None:
+    """Compare P^{-1}AP and (AB)^T = B^TA^T by factor; `None` without an inverse or a transpose beside others."""
+    products = []
+    for text in (answer, gold):
+        plain = re.sub(r"[\s*]", "", text).replace("{T}", "T")
+        plain = _OF_PRODUCT.sub(lambda of: "".join(each + of[2] for each in _FACTOR.findall(of[1])[::-1]), plain)
+        products.append(_FACTOR.findall(plain) if re.fullmatch(f"(?:{_FACTOR.pattern})+", plain) else [])
+    shown = any(re.search(r"\^(?:T|\{-)", "".join(each)) and len({one[0] for one in each}) > 1 for each in products)
+    return products[0] == products[1] if shown and all(products) else None
 
 
 # The unit vectors of a basis, marked or not

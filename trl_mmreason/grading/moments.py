@@ -15,6 +15,7 @@ _DATES = [
     for pattern in (
         rf"{_MONTH} {_DAY}{_YEAR}",
         rf"{_DAY}(?: of)? {_MONTH}{_YEAR}",
+        rf"(?P<day>){_MONTH}{_YEAR}",
         rf"(?P<year>\d{{4}})[-/.年](?P<month>\d{{1,2}})[-/.月]{_DAY}日?",
     )
 ]
@@ -41,7 +42,7 @@ def _date(text: str) -> tuple[Any, ...] | None:
     """Year, month and day; of a date whose parts may be either, all numbers."""
     match = next((match for form in _DATES if (match := form.fullmatch(text))), None)
     if month := match and MONTHS.get(match["month"].lower()):
-        return match["year"], month, int(match["day"])
+        return match["year"], month, int(match["day"] or 0)
     return tuple(map(int, re.findall(r"\d+", text))) if _PLAIN_DATE.fullmatch(text) else None
 
 

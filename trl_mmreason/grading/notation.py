@@ -93,7 +93,8 @@ _COMMANDS = {
     **dict(
         pair.split("=")
         for pair in "div=/ lt=< gt=> pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
-        "parallel=∥ perp=⊥ cong=≅ cap=∩ lbrace=\\{ rbrace=\\} backslash=\\ setminus=\\setminus".split()
+        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ cap=∩ lbrace=\\{ rbrace=\\} backslash=\\ "
+        "setminus=\\setminus".split()
     ),
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],
@@ -139,6 +140,7 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("US", re.compile(r"\bUS(?:D\s?\\?\$?|\\?\$)\s*(?=\d)"), "¤"),
     ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),
     ("pH", re.compile(r"\bpH\s+(?=\d)"), "pH = "),
+    ("mod", re.compile(r"\s*\(?\\?\b[pb]?mod\s*\{?(\d+)\}?\)?"), r" mod \1"),
     ("//", re.compile(r"(?<=[A-Z])\s*//\s*(?=[A-Z])"), "∥"),
     ("'", re.compile(r"(?<![\d.°])(\d+)\s*'\s*(\d+)\s*(?:\"|'')$"), r"\1 ft \2 in"),
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
@@ -177,6 +179,21 @@ _LAYOUT = re.compile(
 )
 # Equations under one another are a list.
 _CASES = re.compile(r"\\begin\{(cases|aligned|align|gathered|split)\*?\}(.*?)\\end\{\1\*?\}", re.DOTALL)
+# A value and its condition: `x + 1, & x > 0`, `-x & \\text{if } x < 0`, `0, x = 0`
+_CONDITION = re.compile(
+    r"(?P<value>[^&=<>≤≥,;]+?) ?(?:[,;]? ?& ?(?![ =<>]|\\[lg]e)"
+    r"|[,;] ?(?=[^&,;]*(?:[=<>≤≥]|\\(?:[lg][et]|ne|in)(?![a-z]))))"
+    r"(?:\\text ?\{ ?(?:if|for|when)? ?\} ?|(?:if|for|when)\b)?(?P<condition>.+)"
+)
+_OUTWARD = re.compile(r"(?:^|(?<=[∪∈\s=]))(?:\]|(\[))([^\[\],;]+[,;][^\[\],;]+)(?:\[|(\]))(?=$|[∪,.\s])")  # ]0, 1[
+_DERIVATIVE = re.compile(
+    r"\\frac\s*\{\s*d(\^\{?2\}?)?\s*y\s*\}\s*\{\s*d\s*x(?(1)\^\{?2\}?)\s*\}|(?<![A-Za-z\\])dy ?/ ?dx(?![A-Za-z])"
+)
+_MEASURE = re.compile(
+    r"\b(length|width|height|radius|diameter|perimeter|area|volume|depth|breadth|mean|median)"
+    r"(?: is| of|:)? (?=[-¤]?\d)",
+    re.I,
+)
 _BRACED_ARRAY = re.compile(r"\\left\s*\\\{\s*\\begin\{(array)\}\{[lcr| ]*\}(.*?)\\end\{\1\}\s*\\right\s*\.", re.DOTALL)
 # The letter x as a sign: `3 x 10^8`, `1.6x10^{-19}`, `2 x 3`
 _TIMES = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*\^)|(?<=\d)\s+[xX]\s+(?=[¤\d])|(?<=\})\s+[xX]\s+(?=\d)")
@@ -239,7 +256,12 @@ def normalise(text: str, *, arrows: bool = False) -> str:
     text = re.sub(
         r"\b(?:(negative|minus)|positive|plus)?\s*infinity\b", lambda m: "-∞" if m[1] else "∞", text, flags=re.I
     )
-    return " ".join(text.split())
+    text = " ".join(text.split())
+    if "dx" in text or "d x" in text:
+        text = _DERIVATIVE.sub(lambda match: "y''" if match[1] else "y'", text)
+    if "[" in text or "]" in text:
+        text = _OUTWARD.sub(lambda match: f"{match[1] or '('}{match[2]}{match[3] or ')'}", text)
+    return _MEASURE.sub(lambda match: f"{match[1].lower()} = ", text)
 
 
 def _without_commands(text: str, arrows: bool) -> str:
@@ -249,12 +271,22 @@ def _without_commands(text: str, arrows: bool) -> str:
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
-        text = stacked.sub(lambda match: match[2].replace("\\\\", ", ").replace("&", ""), text)
+        text = stacked.sub(_listed, text)
     text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
     text = _ACCENT.sub(
         lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(r" \1 ", text)
     )
     return _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
+
+
+def _listed(match: re.Match[str]) -> str:
+    """The rows of equations as a list, in which a value with its condition is a pair."""
+    rows = [" ".join(row.split()).rstrip(" ,;") for row in match[2].split("\\\\")]
+    pairs = [_CONDITION.fullmatch(row) if match[1] in ("cases", "array") else None for row in rows]
+    return ", ".join(
+        f"({pair['value']}, {pair['condition']})" if pair else row.replace("&", "")
+        for row, pair in zip(rows, pairs, strict=True)
+    )
 
 
 def _number_of_choices(match: re.Match[str]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from random import Random
-from typing import Any
 
-from .expressions import Expression, Node, functions_in, read
+from .expressions import Expression, Node, functions_in, parts_of, read
 from .notation import NeedsAlgebra, Refused, Undefined, Unreadable
 
 Number = Fraction | float | complex
@@ -137,7 +136,8 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
     """Yield both values at common points where both are defined; real unless they contain the imaginary unit."""
     names = sorted(left.symbols | right.symbols)
     pairs, too_large = [], None
-    beyond = min(max([Fraction(1), *_numbers(left.node), *_numbers(right.node)]), Fraction(_FAR))
+    numbers = [abs(part) for part in parts_of([left.node, right.node]) if isinstance(part, Fraction)]
+    beyond = min(max([Fraction(1), *numbers]), Fraction(_FAR))
     for index in range(2 * POINTS):
         point: dict[str, Fraction] = {}
         for place, name in enumerate(names):
@@ -170,15 +170,6 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
     if len(pairs) < MIN_POINTS:
         raise NeedsAlgebra("it is undefined at most points")
     return pairs
-
-
-def _numbers(node: Any) -> Iterator[Fraction]:
-    """All numbers in an expression."""
-    if isinstance(node, Fraction):
-        yield abs(node)
-    elif isinstance(node, tuple | list):
-        for part in node:
-            yield from _numbers(part)
 
 
 def _at(left: Expression, right: Expression, point: Mapping[str, Fraction]) -> tuple[Number, Number]:

@@ -7,8 +7,8 @@ import re
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
-from .listings import MAX_ENTRIES, MEMBER, Ratio, Same, entries, unordered
-from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, is_name, split_top
+from .listings import MEMBER, Ratio, Same, entries, few, unordered
+from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, split_top
 from .numeric import value_of
 from .words import squeezed
 
@@ -86,11 +86,8 @@ def _region(text: str) -> Region | None:
         held = bracketed(match["points"])
         points = entries(held[1] if held else match["points"], bare=held is None)
         return Region("", reduce(_intersection, [_rays("!=", point) for point in points]))
-    pieces = split_top(text, _UNION)
-    if len(pieces) > MAX_ENTRIES:
-        raise Refused(f"a union of {len(pieces)} pieces, more than {MAX_ENTRIES} are not compared")
     name, intervals = "", []
-    for piece in pieces:
+    for piece in few(split_top(text, _UNION)):
         conditions = [_conditions(one) for one in split_top(piece, _SIDE_BY_SIDE)]
         known = [part for part in conditions if part]
         if len(known) < len(conditions):
@@ -104,10 +101,7 @@ def _region(text: str) -> Region | None:
 
 def _conditions(text: str) -> Region | None:
     """The region of one condition, or the intersection, possibly empty, of several joined by `and`."""
-    pieces = split_top(text, _BOTH)
-    if len(pieces) > MAX_ENTRIES:
-        raise Refused(f"{len(pieces)} conditions, more than {MAX_ENTRIES} are not compared")
-    parts = [_bracket_interval(one) or _relation_interval(one) for one in pieces]
+    parts = [_bracket_interval(one) or _relation_interval(one) for one in few(split_top(text, _BOTH))]
     known = [part for part in parts if part]
     if len(known) < len(parts):
         return None

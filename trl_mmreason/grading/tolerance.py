@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from .equivalence import in_full, quantity
 from .expressions import read
 from .extraction import extract_answer, read_gold
+from .listings import unordered
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, is_name, normalise, split_top
 from .numeric import value_of
 from .units import PERCENT, PLAIN, MeasurementUnit, speaks_of_percent
@@ -69,31 +70,10 @@ def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
     absolute = tolerance.absolute if isinstance(tolerance.absolute, Sequence) else [tolerance.absolute] * len(golds)
     if len(absolute) != len(golds):
         return False
-    return _can_be_paired(
-        [
-            [place for place, one in enumerate(answers) if _near(one, target, tolerance.relative, allowed)]
-            for target, allowed in zip(golds, absolute, strict=True)
-        ]
+    targets = list(zip(golds, absolute, strict=True))
+    return unordered(
+        answers, targets, lambda one, target: _near(one, target[0], tolerance.relative, target[1]), once=False
     )
-
-
-def _can_be_paired(fitting: Sequence[Sequence[int]]) -> bool:
-    """Whether each gold can be matched with its own answer; `fitting` lists the answers that fit each gold.
-
-    A matching by augmenting paths: who takes the nearest first may leave another without any.
-    """
-    taken_by: dict[int, int] = {}
-
-    def finds_one(gold: int, tried: set[int]) -> bool:
-        for place in fitting[gold]:
-            if place not in tried:
-                tried.add(place)
-                if place not in taken_by or finds_one(taken_by[place], tried):
-                    taken_by[place] = gold
-                    return True
-        return False
-
-    return all(finds_one(gold, set()) for gold in range(len(fitting)))
 
 
 class _Quantity(NamedTuple):

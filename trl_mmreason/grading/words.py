@@ -44,7 +44,9 @@ _ORDINALS = {
 }
 _ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True))})\b")
 # What a word may end in without meaning anything else: increasing, 左边
-_ENDING = re.compile(r"\b(?:(increas|decreas)(?:es?|ed|ing)|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b")
+_ENDING = re.compile(
+    r"\b(?:(increas|decreas)(?:es?|ed|ing)|([a-z]+ward)s|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b"
+)
 _WORD = re.compile(r"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+")
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
 _ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
@@ -58,7 +60,7 @@ def _undotted(text: str) -> str:
 def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
     plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
-    return tuple(_WORD.findall(_ENDING.sub(r"\1\2", plain).replace("'", "")))
+    return tuple(_WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", "")))
 
 
 def is_prose(text: str) -> bool:
@@ -80,8 +82,29 @@ _MAYBE_SYMBOLS = re.compile(
 _SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?<=[A-Z\d])'+(?![a-z])")
 
 
+# One name of what has several
+_NAMES = (
+    re.compile(r"(?:the )?(?:u\.?s(?:\.?a)?|united states(?: of america)?)\.?", re.I),
+    re.compile(r"(?:the )?(?:u\.?k|united kingdom)\.?", re.I),
+)
+# What an adjective may stand without
+_HEAD = re.compile(
+    r"(?:the )?(red|blue|green|yellow|orange|purple|black|white|gr[ae]y|pink|brown)(?: line| bar| curve| slice)"
+    r"|((?:isosceles|scalene|equilateral|right|acute|obtuse)(?:[ -](?:isosceles|right|angled))?)(?: triangle| angle)"
+    r"|(even|odd|linear|quadratic|cubic|exponential)(?: function| number)|(positive|negative|no)(?: correlation)"
+    r"|(等腰|等边|直角|锐角|钝角)(?:三角形)|(奇|偶)(?:函数|数)",
+    re.I,
+)
+
+
 def same_words(answer: str, gold: str) -> bool:
     """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
+    if any(name.fullmatch(answer) and name.fullmatch(gold) for name in _NAMES):
+        return True
+    for headed, other in ((answer, gold), (gold, answer)):
+        match = _HEAD.fullmatch(headed.strip().rstrip("."))
+        if match and other.strip().rstrip(".").casefold() == next(filter(None, match.groups())).casefold():
+            return True
     if not is_prose(answer) or not is_prose(gold):
         return False
     left, right = words(answer), words(gold)
