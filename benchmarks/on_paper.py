@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from .common import Result
+from .common import GROUP, Result
 
 BYTES = 2  # bfloat16
 
@@ -47,23 +47,65 @@ def drawn_lengths(rows: int, mean: float, spread: float, bound: int) -> list[int
     return [min(bound, max(1, round(rng.lognormvariate(middle, spread)))) for _ in range(rows)]
 
 
+def step_seconds(rows: int, context: float, policy: Policy, machine: Machine) -> float:
+    """Seconds in which so many rows, of so many tokens in the mean, get one more each."""
+    read = policy.parameters * BYTES + rows * context * policy.cache
+    return read / (machine.memory * machine.reads) + machine.launch
+
+
 def rollout_seconds(lengths: list[int], prompt: int, policy: Policy, machine: Machine) -> tuple[float, float]:
     """Seconds until the last answer of a GPU's rows ends, and those that its tokens take while all rows are there."""
-
-    def step(rows: int, context: float) -> float:
-        read = policy.parameters * BYTES + rows * context * policy.cache
-        return read / (machine.memory * machine.reads) + machine.launch
-
     until_last, answered = 0.0, sorted(lengths)
     for number, length in enumerate(answered):
-        before = answered[number - 1] if number else 0
-        until_last += (length - before) * step(len(answered) - number, prompt + (before + length) / 2)
+        before, rows = answered[number - 1] if number else 0, len(answered) - number
+        until_last += (length - before) * step_seconds(rows, prompt + (before + length) / 2, policy, machine)
     mean = sum(lengths) / len(lengths)
-    return until_last, mean * step(len(lengths), prompt + mean / 2)
+    return until_last, mean * step_seconds(len(lengths), prompt + mean / 2, policy, machine)
+
+
+def oversampled_seconds(
+    lengths: list[int], needed: int, share: float, prompt: int, policy: Policy, machine: Machine, *, max_age: int = 3
+) -> list[float]:
+    """Seconds of each rollout of a GPU that ends when enough groups are complete, the others going on in the next.
+
+    Args:
+        lengths: of the trajectories of all groups, in the order in which they are asked.
+        needed: groups of an update.
+        share, max_age: `oversampling` and `oversampling_max_age`.
+        prompt, policy, machine: as for `rollout_seconds`.
+    """
+    groups = [lengths[start : start + GROUP] for start in range(0, len(lengths), GROUP)]
+    flying: list[tuple[int, list[int], list[int]]] = []  # rollout in which a group was asked, tokens left, tokens said
+    seconds = []
+    for rollout in range((len(groups) - round(share * needed)) // needed):
+        for _ in range(needed + (0 if rollout else round(share * needed))):
+            flying.append((rollout, list(groups.pop(0)), [0] * GROUP))
+        seconds.append(0.0)
+        while True:
+            complete = [not any(left) for _, left, _ in flying]
+            late = (done for done, (asked, _, _) in zip(complete, flying, strict=True) if rollout - asked >= max_age)
+            if sum(complete) >= needed and all(late):
+                break
+            rows = [(left, said, number) for _, left, said in flying for number in range(GROUP) if left[number]]
+            steps = min(left[number] for left, _, number in rows)
+            context = prompt + sum(said[number] for _, said, number in rows) / len(rows) + steps / 2
+            seconds[-1] += steps * step_seconds(len(rows), context, policy, machine)
+            for left, said, number in rows:
+                left[number], said[number] = left[number] - steps, said[number] + steps
+        chosen = [place for place, done in enumerate(complete) if done][:needed]
+        flying = [group for place, group in enumerate(flying) if place not in chosen]
+    return seconds
 
 
 def on_paper(
-    *, gpus: int = 8, rows: int = 512, mean: float = 1039, spread: float = 1.0, bound: int = 4096, prompt: int = 500
+    *,
+    gpus: int = 8,
+    rows: int = 512,
+    mean: float = 1039,
+    spread: float = 1.0,
+    bound: int = 4096,
+    prompt: int = 500,
+    share: float = 1.5,
 ) -> Result:
     """A step of AdaPO with Qwen2.5-VL-7B on H100 by parts, on paper: ZeRO-3, a colocated vLLM, full training.
 
@@ -74,6 +116,7 @@ def on_paper(
         spread: standard deviation of their logarithm.
         bound: tokens of a trajectory at most.
         prompt: tokens of a prompt, its images' included.
+        share: `oversampling` of the last column, a mean over twenty rollouts behind five.
     """
     machine, policy, own = Machine(), Policy(), rows // gpus
     drawn = drawn_lengths(rows, mean, spread, bound)
@@ -85,15 +128,27 @@ def on_paper(
     padded = own * (prompt + max(drawn))
     sent = policy.parameters * BYTES / (machine.links * machine.receives)
     buckets = math.ceil(policy.parameters * BYTES / (256 * 2**20))
+    more = drawn_lengths(gpus * (25 * own + GROUP * math.ceil(share * own / GROUP)), mean, spread, bound)
+    each = len(more) // gpus
+    by_gpu = [
+        oversampled_seconds(more[start : start + each], own // GROUP, share, prompt, policy, machine)
+        for start in range(0, len(more), each)
+    ]
+    slowest = [max(of_gpus) for of_gpus in zip(*by_gpu, strict=True)][5:]  # an update waits for all GPUs
+    oversampled = sum(slowest) / len(slowest)
+    buckets_sent = sent + buckets * machine.call
     parts = {
-        "rollout, tokens": (work, work, work),
-        "rollout, waiting for the last row": (until_last - work,) * 3,
-        "weights to vLLM": (sent + policy.weights * machine.call,) * 2 + (sent + buckets * machine.call,),
-        "old log-probabilities": (forward * padded, forward * useful, 0.0),
-        "reference": (forward * padded, forward * useful, forward * useful),
-        "update, with recomputed activations": (4 * forward * padded, 4 * forward * useful, 4 * forward * useful),
+        "rollout, tokens": (work,) * 4,
+        "rollout, waiting for other rows": (until_last - work,) * 3 + (oversampled - work,),
+        "weights to vLLM": (sent + policy.weights * machine.call,) * 2 + (buckets_sent,) * 2,
+        "old log-probabilities": (forward * padded, forward * useful, 0.0, forward * useful),
+        "reference": (forward * padded, *(forward * useful,) * 3),
+        "update, with recomputed activations": (4 * forward * padded, *(4 * forward * useful,) * 3),
     }
-    print("| seconds of | TRL's padding | rows by length | with buckets and `sampled_as_old` |\n|---|---|---|---|")
+    print(
+        "| seconds of | TRL's padding | rows by length | with buckets and `sampled_as_old` | with buckets and "
+        f"`oversampling={share:g}` |\n|---|---|---|---|---|"
+    )
     totals = [sum(column) for column in zip(*parts.values(), strict=True)]
     for name, values in {**parts, "a step": tuple(totals)}.items():
         print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")

@@ -19,7 +19,13 @@ let_cpus_take_vllm()
 family, folder, rate = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
 torch.set_num_threads(1)
 torch.manual_seed(0)
-SETTINGS = {"oversampling": 1.0, "max_completion_length": 16, "learning_rate": rate, "max_steps": 6}
+SETTINGS = {
+    "oversampling": 1.0,
+    "oversampling_max_age": 2,
+    "max_completion_length": 16,
+    "learning_rate": rate,
+    "max_steps": 6,
+}
 
 
 @torch.no_grad()

@@ -1,12 +1,14 @@
 """The benchmark of how time and memory grow: it measures on small sizes, and its page says what its file holds."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.on_paper import Machine, Policy, rollout_seconds
+from benchmarks.common import GROUP
+from benchmarks.on_paper import Machine, Policy, oversampled_seconds, rollout_seconds
 from benchmarks.scaling import OPERATIONS, growth, merge, table
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +94,12 @@ def test_a_rollout_takes_as_long_as_its_longest_answer():
     # two tokens of two rows at 1 token each in the mean: 2 + 2 · 1 / 2; two more of one row at 3: 2 + 3 / 2
     assert until_last == pytest.approx(2 * 3.0 + 2 * 3.5)
     assert work == pytest.approx(3 * (2 + 2 * 1.5 / 2))  # three tokens of two rows at 1.5
+
+
+def test_a_rollout_of_paper_leaves_its_longest_groups_for_the_next():
+    """Groups of 10 and of 20 tokens, a step a second: a rollout of both takes 20 s, and one of one of them 10."""
+    lengths, paper = [*[10] * GROUP, *[20] * GROUP], (0, Policy(), Machine(memory=math.inf, launch=1.0))
+    assert oversampled_seconds(lengths, 2, 0.0, *paper) == [20.0]
+    assert oversampled_seconds(lengths, 1, 1.0, *paper) == [10.0]
+    # the second group has 10 tokens left, and is chosen before the third ends
+    assert oversampled_seconds([*lengths, *[30] * GROUP], 1, 1.0, *paper) == [10.0, 10.0]

@@ -122,8 +122,10 @@ def _begun(trainer: Any, rows: list[dict[str, Any]]) -> Groups:
 
 def _fly(trainer: Any, groups: Groups, needed: int) -> None:
     """Let conversations go on until an update can be made of them."""
-    flights = [flight for group in groups for flight in group if not flight.ended]
     update, max_age = trainer.state.global_step, trainer.args.oversampling_max_age
+    if is_enough(groups, needed, update, max_age):  # several have ended at once
+        return
+    flights = [flight for group in groups for flight in group if not flight.ended]
     trainer._sampled = [(place, flight.row) for place, flight in enumerate(flights)]
     for place, flight in enumerate(flights):
         flight.trajectory.place = place

@@ -46,8 +46,8 @@ class RolloutConfig(GRPOConfig):
             questions are drawn from `train_dataset` by seed and update.
         oversampling: share of further questions that are in flight, in a colocated vLLM. A rollout ends when as many
             groups are complete as an update needs; the others go on in the next, and each token keeps the
-            log-probability of the weights that sampled it. 0.5 asks 1.5 times the questions of an update; 0 waits for
-            all answers of a rollout.
+            log-probability of the weights that sampled it. 1.0 asks twice the questions of an update; 0 waits for all
+            answers of a rollout.
         oversampling_max_age: updates after which a question that is in flight is waited for.
         sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
             policy ratio, so that no pass scores them again, and importance sampling has nothing to correct. What a run
@@ -62,7 +62,7 @@ class RolloutConfig(GRPOConfig):
     max_tokens_per_micro_batch: int | None = None
     refill_attempts: int = 0
     oversampling: float = 0.0
-    oversampling_max_age: int = 2
+    oversampling_max_age: int = 3
     sampled_as_old: bool = False
     vllm_dtype: str | None = None
 
