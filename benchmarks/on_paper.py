@@ -77,8 +77,8 @@ def oversampled_seconds(
     groups = [lengths[start : start + GROUP] for start in range(0, len(lengths), GROUP)]
     flying: list[tuple[int, list[int], list[int]]] = []  # rollout in which a group was asked, tokens left, tokens said
     seconds = []
-    for rollout in range((len(groups) - round(share * needed)) // needed):
-        for _ in range(needed + (0 if rollout else round(share * needed))):
+    for rollout in range((len(groups) - math.ceil(share * needed)) // needed):
+        for _ in range(needed + (0 if rollout else math.ceil(share * needed))):
             flying.append((rollout, list(groups.pop(0)), [0] * GROUP))
         seconds.append(0.0)
         while True:

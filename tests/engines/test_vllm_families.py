@@ -1,13 +1,12 @@
 """docs/models.md, "With vLLM": with a colocated vLLM a family samples what it trains, or the page says why not."""
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
 import torch
 from all_families import FAMILIES, TEXT_ONLY, label
-from processes import TESTS, run
+from processes import TESTS, free_port, run
 from recorded import TOLERANCE, differences
 from transformers import AutoConfig
 
@@ -25,9 +24,7 @@ STATED = {
 
 def outcome_of(name, folder):
     """The rollouts of a run, or what it wrote to stderr before it stopped."""
-    with socket.socket() as probe:  # another file's vLLM may have the default port
-        probe.bind(("127.0.0.1", 0))
-        environment = {"MASTER_PORT": str(probe.getsockname()[1])}
+    environment = {"MASTER_PORT": str(free_port())}  # another file's vLLM may have the default one
     script = TESTS / "engines" / "vllm_families_run.py"
     done = run(script, name, folder, cwd=folder, environment=environment, seconds=300)
     return done.stderr if done.returncode else torch.load(folder / "rollouts.pt")

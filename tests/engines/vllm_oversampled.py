@@ -1,4 +1,4 @@
-"""A training run with more questions in flight than an update takes: `python vllm_oversampled.py FAMILY FOLDER RATE`.
+"""A training run with more questions in flight than an update takes: METHOD FAMILY FOLDER RATE are its arguments.
 
 Run by test_vllm_oversampled.py. RATE is the learning rate.
 """
@@ -16,7 +16,7 @@ from trl_mmreason.generation.batch import collate
 from trl_mmreason.training import grpo
 
 let_cpus_take_vllm()
-family, folder, rate = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+method, family, folder, rate = *sys.argv[1:3], Path(sys.argv[3]), float(sys.argv[4])
 torch.set_num_threads(1)
 torch.manual_seed(0)
 SETTINGS = {
@@ -41,7 +41,7 @@ def scored(model, trajectory):
 def main():
     model, processor = random_policy(family)
     rule_out_placeholders(model)
-    trainer = trainer_for("adapo", save(model, processor, folder / "policy"), folder / "run", **SETTINGS)
+    trainer = trainer_for(method, save(model, processor, folder / "policy"), folder / "run", **SETTINGS)
     rollouts, batches = [], []
     prepare = trainer._generate_and_score_completions
 

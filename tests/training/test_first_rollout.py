@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trl_mmreason.generation.batch import Prompt
-from trl_mmreason.training.first_rollout import another_policy, logps_among_kept, rows_to_compare
+from trl_mmreason.training.first_rollout import _row_of, another_policy, logps_among_kept, rows_to_compare
 from trl_mmreason.training.rollout import Trajectory, Turn
 
 LOGITS = torch.tensor([[8.0, 4.0, 2.0, 1.0, 1.0]]).log()  # of 16
@@ -43,6 +43,16 @@ def test_the_longest_answer_of_each_number_of_images_is_compared():
         *((0, 5), (1, 7), (2, 1)),
         None,
     ]
+
+
+def test_tokens_of_older_weights_are_left_out():
+    old, newer = trajectory(1, 9), trajectory(1, 5)
+    old.older_tokens, newer.older_tokens = 7, 2
+    assert rows_to_compare([old, newer], set())[0] is newer
+    assert _row_of(newer)[1] == [4, 5, 6]  # behind two of the prompt and two that are older
+    newer.older_tokens = 5
+    old.older_tokens = 9
+    assert rows_to_compare([old, newer], set()) == [None] * 4
 
 
 def test_answers_without_tokens_or_log_probabilities_are_not():

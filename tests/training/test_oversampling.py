@@ -28,13 +28,13 @@ def test_what_is_complete_comes_first_come_first_served():
     [
         ([(True, True), (True, False)], [5, 5], True),
         ([(True, False), (True, False)], [5, 5], False),
-        ([(True, True), (True, False)], [5, 3], False),  # asked two updates ago: it is waited for
+        ([(True, True), (True, False)], [5, 3], False),  # asked two rollouts ago: it is waited for
         ([(True, True), (True, True)], [5, 3], True),
     ],
 )
 def test_an_update_needs_so_many_groups_and_all_that_are_old(ended, begun, enough):
     groups = [group(*each, begun=update) for each, update in zip(ended, begun, strict=True)]
-    assert is_enough(groups, 1, update=5, max_age=2) is enough
+    assert is_enough(groups, 1, rollout=5, max_age=2) is enough
 
 
 def test_what_goes_on_is_all_that_was_read_and_said():
@@ -60,6 +60,8 @@ def test_answers_that_cannot_wait_are_refused(checkpoints, tmp_path):
         ({"tools": [len]}, "tools, environments or a rollout of your own cannot wait"),
         ({"rollout_func": len}, "tools, environments or a rollout of your own cannot wait"),
         ({"num_generations": 3}, "a process has 8 rows of a rollout, no whole groups of num_generations=3"),
+        ({"args.vllm_structured_outputs_regex": "x"}, "structured outputs, and generation_kwargs other than stops"),
+        ({"args.generation_kwargs": {"min_tokens": 6, "stop": ["x"]}}, "generation_kwargs other than stops"),
         ({"args.refill_attempts": 1}, "refill_attempts asks other questions within a rollout"),
         ({"args.vllm_tensor_parallel_size": 2}, "a colocated vLLM of each process"),
         ({"vllm_mode": "server"}, "a colocated vLLM of each process"),
@@ -75,6 +77,8 @@ def test_settings_that_do_not_go_together_are_refused(other, message):
         "vllm_importance_sampling_correction": True,
         "sampled_as_old": False,
         "refill_attempts": 0,
+        "vllm_structured_outputs_regex": None,
+        "generation_kwargs": {"stop": ["x"]},
     }
     own = {"use_vllm": True, "vllm_mode": "colocate", "tools": None, "environment_factories": None}
     own |= {"rollout_func": None, "num_generations": 4, "train_dataset": drawn_rows(2)}

@@ -22,6 +22,8 @@ Saved = Callable[[str, Tensor], Iterable[tuple[str, Tensor]]]
 def saved_weights(model: Any) -> Saved:
     """How each weight of a model is saved; as it is, where a checkpoint makes one weight of several (Kimi, ERNIE).
 
+    So are those of a model whose adapter takes the place of parameters (`target_parameters`).
+
     Args:
         model: the policy, with its adapters if it has any.
     """
@@ -35,9 +37,10 @@ def saved_weights(model: Any) -> Saved:
         name: torch.empty(getattr(weight, "ds_shape", weight.shape), device="meta")
         for name, weight in base.named_parameters()
     }
-    whole = {name: weight.shape for name, weight in revert_weight_conversion(base, dict(live)).items()}
     try:
-        single = {name: weight.shape for item in live.items() for name, weight in saved(*item)}
-    except ValueError:  # of transformers, as a part is missing
-        single = {}
-    return saved if single == whole else lambda name, weight: [(name, weight)]
+        whole = {name: weight.shape for name, weight in revert_weight_conversion(base, dict(live)).items()}
+        if whole == {name: weight.shape for item in live.items() for name, weight in saved(*item)}:
+            return saved
+    except (ValueError, AttributeError):  # of transformers, as a part is missing, or is inside an adapter
+        pass
+    return lambda name, weight: [(name, weight)]

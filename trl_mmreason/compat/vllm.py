@@ -220,7 +220,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             tell_ended([row for row, _ in own], [answer for _, answer in own])
 
         turns = Turns(self.llm, reply_to_all, tell_own)
-        with replaced(self.llm, generate=turns.generate):
+        with replaced(self.llm, generate=turns.generate), self._none_left():
             _, _, nested, _ = self.generate(prompts, images, 1, profiler)
         logprobs = [[token[0] if token else 0.0 for token in row] for row in nested]
         return logprobs, turns.read_tokens, turns.cached_tokens
@@ -246,8 +246,18 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         whole, short = [[ids for ids, _ in prompts], [ids for _, ids in prompts]]
         self.prompts.keep(whole, images, short)
         until = UntilEnough(self.llm, begun, reply, leave, enough)
-        with replaced(self.llm, generate=until.generate):
+        with replaced(self.llm, generate=until.generate), self._none_left():
             self.generate(whole, [*images] if any(images) else None, 1, profiler)
+
+    @contextmanager
+    def _none_left(self) -> Iterator[None]:
+        """After an error, end the requests that vLLM still has, which would answer the next rollout."""
+        engine = self.llm.llm_engine
+        try:
+            yield
+        except BaseException:
+            engine.abort_request([*engine.output_processor.request_states], internal=True)
+            raise
 
     @contextmanager
     def loaded(self) -> Iterator[Any]:

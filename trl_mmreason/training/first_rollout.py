@@ -21,7 +21,8 @@ from .rollout import Trajectory
 _MOST_ROWS = 4
 _MOST_TOKENS = 256  # of an answer: their logits over a large vocabulary take as much memory as a training pass
 _OUTSIDE = 0.01  # share of tokens that rounding takes out of what top_p and others leave, and one more
-_HARMLESS = {"stop", "stop_token_ids", "include_stop_str_in_output", "seed", "skip_special_tokens", "detokenize"}
+STOPS = {"stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens", "detokenize"}
+"""`generation_kwargs` that change no probability."""
 
 
 def compare_with_vllm(trainer: Any, known: set[int]) -> dict[int, float]:
@@ -42,7 +43,7 @@ def compare_with_vllm(trainer: Any, known: set[int]) -> dict[int, float]:
         ValueError: says by how many nats they differ, and what to do.
     """
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
-    unknown = {*(args.generation_kwargs or {})} - _HARMLESS or args.vllm_structured_outputs_regex
+    unknown = {*(args.generation_kwargs or {})} - {*STOPS, "seed"} or args.vllm_structured_outputs_regex
     if unknown or args.repetition_penalty != 1:
         return {}
     rows = [_row_of(each) for each in rows_to_compare(trainer.trajectories, known)]
@@ -95,10 +96,9 @@ def another_policy(model: str, found: dict[int, float], bound: float, *, outside
 
 
 def rows_to_compare(trajectories: Sequence[Trajectory], known: set[int]) -> list[Trajectory | None]:
-    """The longest answer of each number of images that is not known; `None` fills up to a fixed number of rows."""
-    found = [each for each in trajectories if each.logprobs is not None and any(each.env_mask)]
-    found = [each for each in found if not each.older_tokens]  # which another policy has sampled
-    longest = {len(each.images): each for each in sorted(found, key=lambda each: sum(each.env_mask))}
+    """The answer of most tokens of these weights, for each number of images that is not known; `None` fills up."""
+    newer = [(sum(each.env_mask) - each.older_tokens, each) for each in trajectories if each.logprobs is not None]
+    longest = {len(each.images): each for tokens, each in sorted(newer, key=lambda pair: pair[0]) if tokens}
     chosen = [longest[number] for number in sorted(longest.keys() - known)][:_MOST_ROWS]
     return [*chosen, *[None] * (_MOST_ROWS - len(chosen))]
 
@@ -109,7 +109,7 @@ def _row_of(trajectory: Trajectory | None) -> tuple[Prompt, list[int], list[floa
         return None
     logprobs, context = trajectory.logprobs, trajectory.context
     assert logprobs is not None  # by `rows_to_compare`
-    sampled = [place for place, is_sampled in enumerate(trajectory.env_mask) if is_sampled]
+    sampled = [place for place, is_sampled in enumerate(trajectory.env_mask) if is_sampled][trajectory.older_tokens :]
     some = sampled[:: math.ceil(len(sampled) / _MOST_TOKENS)]
     first = len(context.ids) - len(logprobs)
     # TRL has `None` for vLLM's NaN

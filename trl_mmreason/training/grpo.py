@@ -136,7 +136,9 @@ class GroupGRPOTrainer(
         self._old_logps: list[list[float | None]] | None = None  # of the engine, until they have served
         self._waiting: Groups = []  # conversations that go on in the next rollout
         self._ready: list[rollout.Trajectory] | None = None  # of the rollout at hand, if they were sampled before it
+        self._rollouts = 0  # in which conversations may wait for the next
         self._compared: set[int] = set()  # numbers of images in the rows that vLLM has been compared on
+        self._compared_updated = False  # and whether that was so after an update
         self._score: Callable[..., tuple] = score_by_length
         self._most_tokens: int | None = getattr(self.args, "max_tokens_per_micro_batch", None)  # of a pass
         # TRL gathers images on the processes alone whose rows have some, which then wait for the others for ever.
@@ -216,8 +218,11 @@ class GroupGRPOTrainer(
         else:
             self.trajectories = rollout.recorded(self, generated)
         if self.use_vllm and self.model.training and not self._sampled_by_others:
-            self.facts.engine_differences |= compare_with_vllm(self, self._compared)
-            self._compared |= {*self.facts.engine_differences}
+            if self.state.global_step and not self._compared_updated:  # once more: do weights arrive?
+                self._compared, self._compared_updated = set(), True
+            seen, found = self.facts.engine_differences, compare_with_vllm(self, self._compared)
+            self._compared |= {*found}
+            seen.update({images: max(nats, seen.get(images, 0.0)) for images, nats in found.items()})
         if getattr(self.args, "sampled_as_old", False) and self.model.training:
             self._old_logps = generated[4]
         if not any("trajectory" in row for row in self._rows[:1]):  # a column of the data set stays

@@ -8,6 +8,7 @@ of each token is that of the weights that sampled it, and TRL's importance sampl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -18,6 +19,7 @@ from datasets import Dataset
 from trl.extras.profiling import profiling_context
 
 from ..generation.batch import NextTurn
+from .first_rollout import STOPS
 from .refill import other_questions
 from .rollout import Trajectory, add_turns, begin, roll_out
 
@@ -30,7 +32,7 @@ class Flight:
         row: the question, as a rollout reads it.
         trajectory: what was said so far, in whole turns.
         unexpanded: tokens of its prompt with one placeholder for each image.
-        begun: the update at which it was first asked.
+        begun: the number of the rollout in which it was first asked.
         ids, logprobs: of the answer that is being given.
         ended: whether nothing more is said.
     """
@@ -67,9 +69,9 @@ def is_complete(group: Sequence[Flight]) -> bool:
     return all(each.ended for each in group)
 
 
-def is_enough(groups: Groups, needed: int, update: int, max_age: int) -> bool:
+def is_enough(groups: Groups, needed: int, rollout: int, max_age: int) -> bool:
     """Whether as many groups are complete as an update needs, and all that may not wait any longer."""
-    late = (is_complete(group) for group in groups if update - group[0].begun >= max_age)
+    late = (is_complete(group) for group in groups if rollout - group[0].begun >= max_age)
     return sum(map(is_complete, groups)) >= needed and all(late)
 
 
@@ -91,7 +93,7 @@ def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str
         trainer.vllm_generation.sync_weights()
         trainer._last_loaded_step = trainer.state.global_step
     needed = len(rows) // trainer.num_generations
-    lacking = round(trainer.args.oversampling * needed) - len(trainer._waiting)
+    lacking = math.ceil(trainer.args.oversampling * needed) - len(trainer._waiting)
     if lacking > 0:  # at the first rollout, and after a resume
         rows = rows + trainer._prepared(other_questions(trainer, lacking, 1))
     groups: Groups = [*trainer._waiting, *_begun(trainer, rows)]
@@ -100,6 +102,7 @@ def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str
     _fly(trainer, groups, needed)
     chosen, trainer._waiting = chosen_and_waiting(groups, needed)
     _log(trainer, chosen)
+    trainer._rollouts += 1
     flights = [flight for group in chosen for flight in group]
     for place, flight in enumerate(flights):
         flight.trajectory.place = place
@@ -112,9 +115,7 @@ def _begun(trainer: Any, rows: list[dict[str, Any]]) -> Groups:
     begin(trainer, trainer._prompts_of(rows))
     generation = trainer.vllm_generation
     flights = [
-        Flight(
-            row, each, generation.prompts.unexpanded(each.prompt.ids, len(each.images)), begun=trainer.state.global_step
-        )
+        Flight(row, each, generation.prompts.unexpanded(each.prompt.ids, len(each.images)), begun=trainer._rollouts)
         for row, each in zip(rows, trainer.trajectories, strict=True)
     ]
     return [flights[first : first + trainer.num_generations] for first in range(0, len(rows), trainer.num_generations)]
@@ -122,8 +123,8 @@ def _begun(trainer: Any, rows: list[dict[str, Any]]) -> Groups:
 
 def _fly(trainer: Any, groups: Groups, needed: int) -> None:
     """Let conversations go on until an update can be made of them."""
-    update, max_age = trainer.state.global_step, trainer.args.oversampling_max_age
-    if is_enough(groups, needed, update, max_age):  # several have ended at once
+    rollout, max_age = trainer._rollouts, trainer.args.oversampling_max_age
+    if is_enough(groups, needed, rollout, max_age):  # several have ended at once
         return
     flights = [flight for group in groups for flight in group if not flight.ended]
     trainer._sampled = [(place, flight.row) for place, flight in enumerate(flights)]
@@ -151,11 +152,11 @@ def _fly(trainer: Any, groups: Groups, needed: int) -> None:
 
     trainer.vllm_generation.generate_until(
         [flight.prompts() for flight in flights],
-        [flight.trajectory.images for flight in flights],
+        [list(flight.trajectory.images) for flight in flights],  # to which later messages add
         [len(flight.ids) for flight in flights],
         reply,
         leave,
-        lambda: is_enough(groups, needed, update, max_age),
+        lambda: is_enough(groups, needed, rollout, max_age),
         profiler=profiling_context(trainer, "vLLM.generate"),
     )
 
@@ -164,8 +165,8 @@ def _log(trainer: Any, chosen: Groups) -> None:
     """Log how old the chosen answers are, and how long beside those that wait."""
     flights = [flight for group in chosen for flight in group]
     waiting = [flight for group in trainer._waiting for flight in group]
-    tokens, update = sum(flight.tokens for flight in flights), trainer.state.global_step
-    ages = [update - group[0].begun for group in chosen]
+    tokens = sum(flight.tokens for flight in flights)
+    ages = [trainer._rollouts - group[0].begun for group in chosen]
     found = {
         "oversampling/older_tokens": sum(flight.trajectory.older_tokens for flight in flights) / max(tokens, 1),
         "oversampling/age": fmean(ages),
@@ -196,6 +197,8 @@ def check_oversampling(trainer: Any) -> None:
         reason = "tools, environments or a rollout of your own cannot wait"
     elif rows % trainer.num_generations:
         reason = f"a process has {rows} rows of a rollout, no whole groups of num_generations={trainer.num_generations}"
+    elif args.vllm_structured_outputs_regex or {*(args.generation_kwargs or {})} - STOPS:
+        reason = "structured outputs, and generation_kwargs other than stops, would begin anew in each rollout"
     elif args.refill_attempts:
         reason = "refill_attempts asks other questions within a rollout"
     elif not isinstance(trainer.train_dataset, Dataset):

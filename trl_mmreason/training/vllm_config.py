@@ -48,7 +48,8 @@ class RolloutConfig(GRPOConfig):
             groups are complete as an update needs; the others go on in the next, and each token keeps the
             log-probability of the weights that sampled it. 1.0 asks twice the questions of an update; 0 waits for all
             answers of a rollout.
-        oversampling_max_age: updates after which a question that is in flight is waited for.
+        oversampling_max_age: rollouts after which a question that is in flight is waited for. It is trained on in the
+            order of questions, so that it may be older by as many rollouts as `oversampling` is, rounded up.
         sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
             policy ratio, so that no pass scores them again, and importance sampling has nothing to correct. What a run
             says at its end shows how far the two differ (`sampled / trained policy`).
