@@ -233,7 +233,6 @@ def served_checks(trainer, family):
         shown |= {"other_limits": str(error)}
     finally:
         processor.size = size
-    shown |= {"first_rollout": first_rollouts(trainer, rows)}
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
     shown |= {"context": served_context(trainer.vllm_generation)}
     client = trainer.vllm_generation.vllm_client
