@@ -106,13 +106,15 @@ _PART = re.compile(r"\((?:[1-9]|[a-h]|i{1,3})\)\s?\S")
 _LONGEST_CONCLUSION = 160
 _CONCLUSION = re.compile(  # the last sentence
     r"(?:\A|[.!?]\s{1,3}|[\n。！？])[\s*]{0,4}(?:(?:So(?!\s(?:far|much|many|long)\b)|Therefore|Thus|Hence),?\s|因此|所以|答[:：])"
-    r"[,，]?\s?(?:[^.!?。！？\n=]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|[共有]有)(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?"
+    r"[,，]?\s?(?:[^.!?。！？\n=,，;；]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|有)(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?"
     r"|(?=\$?[∠\\A-Za-z ]{1,12}=))\s?(?P<value>(?:[∠A-Za-z]{1,4}\s?=|[\d$*√π(+−¥￥\\-])"
     r"(?:[^!?。！？\n,，;；]|(?<=\d),(?=\d{3})){0,60}?)\s?[.。]?\Z"
 )
 _NO_CONCLUSION = re.compile(
     r"\b(?:not|never|if|unless|whether|would|could|might|may|maybe|perhaps|cannot|suppose|assume|let|or|either|than|least|most|about"
-    r"|between|almost|guess|wrong)\b|n't|不|若|如果|假设|可能|至少|至多|或|\d\s?[的多]"
+    r"|between|almost|guess|wrong)\b|n't|不|若|如果|假设|可能|至少|至多|或|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]"
+    r"|\d\s(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er\b|\d\s(?:down|up|ago|ahead|too|short)\b"
+    r"|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\b"
 )
 _LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
 _LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
