@@ -884,3 +884,79 @@ def test_an_ion_is_a_gold(gold):
     assert gold_problem(gold) is None
     assert same_answer(gold, gold)
     assert gold_problem("3+") == "it is not complete"
+
+
+KEPT_SIGNS = [  # a sign that stands among words is compared
+    ("5 或 7", "5或√7", False),
+    ("5 或 √7", "5或√7", True),
+    (r"5\text{或}\sqrt{7}", "5或√7", True),
+    ("2 or 3", "√2 or √3", False),
+    ("√3 or √2", "√2 or √3", True),
+    ("2 cm and 3 cm", "√2 cm and √3 cm", False),
+    ("2 3或4", "2√3或4", False),
+    ("5 or 7", "5 or ∛7", False),
+    ("5 or 3", "5! or 3", False),
+    ("5 or 3", "5² or 3", False),
+    ("10² or 5", "10⁻² or 5", False),
+    ("2 or 3", "2½ or 3", False),
+    ("5 or π", "5 or 2π", False),
+    ("x₁ or y", "x₂ or y", False),
+    ("A and B", "A and B′", False),
+    ("f and g", "f' and g", False),
+    ("∠A and ∠B", "△A and △B", False),
+    ("2, 3 or 4", "2:3 or 4", False),
+    ("5, 7 or 9", "5–7 or 9", False),
+    ("(2, 3) or 5", "2, 3 or 5", False),
+    ("का", "की", False),
+    ("the red hat!", "red hat", True),
+    ("it’s red (and blue)", "it's red and blue", True),
+    ("blue ✓", "blue", True),
+]
+RELATIONS = [
+    (r"BD\perp AC", "AC ⊥ BD", True),
+    (r"DB\perp AC", "AC ⊥ BD", True),
+    (r"BC\perp AD", "AC ⊥ BD", False),
+    (r"BD\parallel AC", "AC ⊥ BD", False),
+    ("CD//AB", "AB∥CD", True),
+    (r"\triangle DEF\cong\triangle ABC", "△ABC≅△DEF", True),
+    (r"\triangle EFD\cong\triangle BCA", "△ABC≅△DEF", True),
+    (r"\triangle EFD\cong\triangle ABC", "△ABC≅△DEF", False),
+    (r"\triangle DEF\sim\triangle ABC", "△ABC∼△DEF", True),
+    (r"\triangle DFE\sim\triangle ABC", "△ABC∼△DEF", False),
+    (r"\triangle DEF\sim\triangle ABC", "△ABC≅△DEF", False),
+]
+WRITTEN_OTHERWISE = [
+    ("②, ④", "②④", True),
+    ("④ 和 ②", "②④", True),
+    ("①⑧", "②④", False),
+    ("②", "②④", False),
+    ("③, ①, ②", "③①②", True),
+    ("①②③", "③①②", False),
+    (r"m\angle 1=65^{\circ}", "65", True),
+    (r"m\angle 1=56^{\circ}", "65", False),
+    ("35度20分", "35°20'", True),
+    ("35度20分30秒", "35°20'30''", True),
+    ("35度2分", "35°20'", False),
+    (r"36\ \text{sq. cm}", "36 cm²", True),
+    (r"36\ \text{sq. m}", "36 cm²", False),
+    (r"36\ \text{cu. cm}", "36 cm²", False),
+    (r"1+2+\cdots+n=\frac{n(n+1)}{2}", r"\frac{n(n+1)}{2}", True),
+    (r"1+2+\cdots+n=\frac{n(n-1)}{2}", r"\frac{n(n+1)}{2}", False),
+    ("the blue one", "blue", True),
+    ("the red one", "blue", False),
+    (r"(0,\pm4)", "(0, 4) or (0, -4)", True),
+    (r"(\pm4,0)", "(0, 4) or (0, -4)", False),
+    (r"(0,\pm4)", "(0, 4)", False),
+    ("(0, 4)", r"(0,\pm4)", False),
+    ("60 newton-meters", "60 N·m", True),
+    ("60 newtons", "60 N·m", False),
+    ("(4a − 3) cm", "4a-3", True),
+    ("(3 − 4a) cm", "4a-3", False),
+    ("(h+R)mg", "h+R", False),
+    ("(h+R) mg", "mg(h+R)", True),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold", "right"), KEPT_SIGNS + RELATIONS + WRITTEN_OTHERWISE)
+def test_kinds_that_a_blind_set_found(answer, gold, right):
+    assert Grader().grade(rf"\boxed{{{answer}}}", gold).correct is right

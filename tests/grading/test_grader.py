@@ -188,3 +188,18 @@ def test_what_cannot_grade_is_refused(given, came):
         grader_or_rules(given, "ours")
     assert grader_or_rules(None, "ours") == Grader()
     assert isinstance(grader_or_rules(Contrary(), "ours"), Contrary)
+
+
+@pytest.mark.parametrize(
+    ("completion", "gold", "choices", "right"),
+    [
+        ("Mice would increase.", "A", ["Mice would increase", "Mice would decrease"], True),
+        ("Mice would decrease.", "A", ["Mice would increase", "Mice would decrease"], False),
+        ("Mice would not increase.", "A", ["Mice would increase", "Mice would decrease"], False),
+        ("The answer is 3 (option B).", "3", ["2", "3", "4", "5"], True),
+        ("The answer is 3 (option C).", "3", ["2", "3", "4", "5"], False),
+        ("The answer is 4 (option B).", "3", ["2", "3", "4", "5"], False),
+    ],
+)
+def test_a_choice_by_its_text(completion, gold, choices, right):
+    assert Grader().grade(completion, gold, choices=dict(zip("ABCD", choices, strict=False))).correct is right

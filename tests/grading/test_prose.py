@@ -58,3 +58,27 @@ def test_only_a_grader_that_is_asked_to_reads_prose():
 
 def test_the_time_is_linear_in_the_text():
     assert prose_answer("It is 7 and is 8 of it " * 20_000 + ".") == "8"
+
+
+UNITS = [
+    ("36 square meters", "36 cm²", False),
+    ("The area is 36 square meters.", "36 cm²", False),
+    ("The area is 36 square centimeters.", "36 cm²", True),
+    ("It is 36 cm² in all.", "36 cm²", True),
+    ("It is 36 cm³ in all.", "36 cm²", False),
+    ("The total is 45.5 euros.", "$45.50", False),
+    ("The total is 45.5 dollars.", "$45.50", True),
+    ("The clock reads 3:45 AM", "3:45 PM", False),
+    ("The clock reads 3:45 p.m. in the picture.", "3:45 PM", True),
+    ("The rate is 8.0 per mille", "8.0%", False),
+    ("The rate is 8.0‰.", "8.0%", False),
+    ("The rate is 8.0 percent", "8.0%", True),
+    ("The population is 5 million", "5", False),
+    ("The population is 5 million", "5000000", True),
+    ("There are 5 in the box that we see.", "5 apples", True),
+]
+
+
+@pytest.mark.parametrize(("text", "gold", "right"), UNITS)
+def test_the_unit_behind_a_value_is_compared(text, gold, right):
+    assert Grader(prose=True).grade(text, gold).correct is right

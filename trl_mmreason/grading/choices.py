@@ -24,7 +24,7 @@ _LABELLED = [
         # `A cat` names no choice, `A 36` does
         r"(?P<label>[^\W\d_])\s*(?:$|[):=.,;]\s*|\s-\s|\s(?=\d|(?i:because|since|as)\b)|(?=因为|由于|即))(?P<rest>.*)",
         r"(?P<label>\d)\s*(?:$|[):]\s*|[.,](?:\s|$))(?P<rest>.*)",
-        r"(?P<rest>.*\S)\s*[(\[](?P<label>[^\W_])[)\]]",
+        r"(?P<rest>.*\S)\s*[(\[](?:(?i:option|choice|answer)\s|选项)?(?P<label>[^\W_])[)\]]",
         r"(?P<rest>.*\S)[\s,](?P<label>[A-Z])",
     )
 ]

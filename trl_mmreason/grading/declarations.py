@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .equivalence import unit_of_number
+
 _LONGEST_BARE = 100
 
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
@@ -90,7 +92,8 @@ _TRAILING = " \t\r\n,;:，；、："
 # A full stop ends a sentence if white space follows, unless it belongs to one of a few abbreviations.
 _SENTENCE_END = re.compile(
     r"\n|。|．(?!\d)"
-    r"|(?<!\bsq)(?<!\bcu)(?<!\bst)(?<!\bdr)(?<!\bmr)(?<!\bmrs)(?<!\bapprox)(?<!\.)\.(?=[*_\"'”)\]$]{0,4}(?:\s|\Z))",
+    r"|(?<!\bsq)(?<!\bcu)(?<!\bst)(?<!\bdr)(?<!\bmr)(?<!\bmrs)(?<!\bapprox)(?<!\bjan)(?<!\bfeb)(?<!\bmar)(?<!\bapr)"
+    r"(?<!\bjun)(?<!\bjul)(?<!\baug)(?<!\bsept)(?<!\bsep)(?<!\boct)(?<!\bnov)(?<!\bdec)(?<!\.)\.(?=[*_\"'”)\]$]{0,4}(?:\s|\Z))",
     re.I,
 )
 # After "yes" and "no" the reason stays: it may belong to a choice's text, and comparing cuts it where it does not.
@@ -98,6 +101,20 @@ _REASON = re.compile(
     r"(?<!\byes)(?<!\bno)(?<!\byes,)(?<!\bno,)(?:(?:[,;，；(]\s{0,3}|\s)(?:because|since)\b|[,;，；(]\s{0,3}(?:as|so|which|where|not|but)\b)"
     r"|(?<!是)(?<!否)[,;，；(（]?\s?(?:因为|由于|所以|因此)",
     re.I,
+)
+_PART = re.compile(r"\((?:[1-9]|[a-h]|i{1,3})\)\s?\S")
+_LONGEST_CONCLUSION = 160
+_CONCLUSION = re.compile(  # the last sentence
+    r"(?:\A|[.!?]\s{1,3}|[\n。！？])[\s*]{0,4}(?:(?:So(?!\s(?:far|much|many|long)\b)|Therefore|Thus|Hence),?\s|因此|所以|答[:：])"
+    r"[,，]?\s?(?:[^.!?。！？\n=,，;；]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|有)(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?"
+    r"|(?=\$?[∠\\A-Za-z ]{1,12}=))\s?(?P<value>(?:[∠A-Za-z]{1,4}\s?=|[\d$*√π(+−¥￥\\-])"
+    r"(?:[^!?。！？\n,，;；]|(?<=\d),(?=\d{3})){0,60}?)\s?[.。]?\Z"
+)
+_NO_CONCLUSION = re.compile(
+    r"\b(?:not|never|if|unless|whether|would|could|might|may|maybe|perhaps|cannot|suppose|assume|let|or|either|than|least|most|about"
+    r"|between|almost|guess|wrong)\b|n't|不|若|如果|假设|可能|至少|至多|或|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]"
+    r"|\d\s(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er\b|\d\s(?:down|up|ago|ahead|too|short)\b"
+    r"|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\b"
 )
 _LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
 _LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
@@ -141,14 +158,27 @@ def declared_answer(text: str) -> str | None:
 
 
 def bare_answer(text: str) -> str | None:
-    """The whole text, if it is one short line and not a sentence; a reason may follow a yes or no."""
+    """The whole text, if it is short and a line, or one for each of (1), (2), …; a reason may follow a yes or no."""
     text = text.strip()
-    if len(text) > _LONGEST_BARE or "\n" in text:
+    if len(text) > _LONGEST_BARE:
         return None
+    if "\n" in text:
+        parts = [bare_answer(line) for line in text.splitlines()]
+        return "; ".join(filter(None, parts)) if all(part and _PART.match(part) for part in parts) else None
     answer = without_dressing(text.lstrip("#"))
     if answer.endswith((":", "：")) or not _is_bare(answer):
         return None
     return answer or None
+
+
+def concluded_answer(text: str) -> str | None:
+    """The value that the last sentence concludes: `So it is **25π/4**.`, `答：一共需要120元。`."""
+    text = text.rstrip()
+    match = _CONCLUSION.search(text, max(len(text) - _LONGEST_CONCLUSION, 0))
+    if not match or _NO_CONCLUSION.search(text, match.start()):
+        return None
+    value = re.sub(r"^(?:\$([^$]+)\$|\*\*([^*]+)\*\*)", r"\1\2", without_dressing(match["value"]))
+    return value if unit_of_number(value) else None
 
 
 def declares_nothing(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import NamedTuple
@@ -59,7 +60,7 @@ def _same_name(left: str, right: str) -> bool:
 
 def _defines(side: str) -> bool:
     r"""Whether a side only names a value: `x`, `(x, y)`, `\frac{a}{b}`, `\sin A`; `x - 4 = 4` does not say 4."""
-    if is_name(side) or re.fullmatch(r"\|\s*[A-Z]{2,}\s*\|", side):
+    if is_name(side) or "..." in side or re.fullmatch(r"\|\s*[A-Z]{2,}\s*\|", side):
         return True
     parts = _PARTS.sub(" , ", side).split(" , ")
     return all(is_name(part.strip()) for part in parts if part.strip()) and any(map(str.strip, parts))
@@ -92,6 +93,25 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
         if equation and not all(_holds(side, equation, same) for side in equation.sides[:-1]):
             return False
     return same(left.sides[-1] if left else answer, right.sides[-1] if right else gold)
+
+
+_POINTS = r"(?:[A-Z]'*)+|[a-zα-ω]"
+_RELATION = re.compile(
+    rf"(?P<figure>triangle |angle )?(?P<left>{_POINTS}) ?(?P<sign>⊥|∥|≅|≈|\\sim) ?(?P=figure)?(?P<right>{_POINTS})"
+)
+
+
+def compare_relations(answer: str, gold: str) -> bool | None:
+    """Compare `AC ⊥ BD` and `BD ⊥ CA`; figures that are congruent or similar keep which corner belongs to which."""
+    relations = []
+    for match in map(_RELATION.fullmatch, (answer, gold)):
+        if match is None:
+            return None
+        corners = [re.findall(r"[^\W\d_]'*", match[side]) for side in ("left", "right")]
+        left, right = corners if match["figure"] or len(corners[0]) > 2 else map(sorted, corners)
+        pairs = {frozenset(itertools.zip_longest(*both)) for both in ((left, right), (right, left))}
+        relations.append((match["sign"].replace("\\sim", "≈"), match["figure"], pairs))
+    return relations[0] == relations[1]
 
 
 def _holds(side: str, equation: Equation, same: Same) -> bool:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from . import arbitrary, equations, listings, moments, numeric, regions
 from .expressions import read
-from .notation import NeedsAlgebra, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
+from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
 from .units import (
     NAMELESS,
     PERCENT,
@@ -117,9 +117,11 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     same, ratio = partial(_same, terms=terms), partial(_ratio, terms=terms)
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
+        lambda: listings.compare_circled(answer, gold),
         lambda: listings.compare_parts(answer, gold, same),
         lambda: arbitrary.compare_families(answer, gold),
         lambda: arbitrary.compare_antiderivatives(answer, gold),
+        lambda: equations.compare_relations(answer, gold),
         lambda: _rounded(answer, gold, terms),
         lambda: moments.compare_moments(answer, gold),
         lambda: equations.compare_directed(answer, gold, same),
@@ -275,7 +277,8 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
         if letters and letters[1].dimensions == named.dimensions != ():  # 5 N*m, where the other says newton metres
             sides = (*letters, target, gold_unit) if unit == PLAIN else (value, unit, *letters)
             return _values(sides[0], sides[2], terms, sides[1], sides[3])
-        if _is_formula(bare) and not compound_quantity(answer if bare == gold else gold):
+        held = bracketed(value if unit != PLAIN else target)
+        if _is_formula(bare) and not held and not compound_quantity(answer if bare == gold else gold):
             return _values(answer, gold, terms)  # 0.5g for g/2: the letter is no unit
     if unit == gold_unit == PLAIN:
         return _values(value, target, terms)
@@ -349,6 +352,15 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
     text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)
+
+
+def unit_of_number(text: str) -> MeasurementUnit | None:
+    """The unit of a number or of an equation that states one; `None` for anything else."""
+    with suppress(Unreadable, NeedsAlgebra, Refused):
+        number, unit = quantity(normalise(text).rpartition("=")[2].strip())
+        numeric.value_of(number)
+        return unit
+    return None
 
 
 def _multiplied(match: re.Match[str]) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from .declarations import (
     TAKES_BACK,
     bare_answer,
+    concluded_answer,
     declared_answer,
     declares_nothing,
     opening_choice,
@@ -44,6 +45,7 @@ _SEPARATORS = re.compile(
 _NAMED_SEPARATORS = re.compile(rf"{_SEPARATORS.pattern}(?:[A-Za-z]\s{{0,3}}=[\s$]*)?", re.I)  # x = … and y = …
 
 
+_NOTE = re.compile(r"\s?[(（]\s?答案不唯一[^()（）]{0,40}[)）]\s?\Z|\A答案不唯一[,，]\s?(?:例?如)[:：]?")  # of a gold
 # A box that its own sentence takes back
 _NOT_THIS = re.compile(r"(?:\b(?:is|are|be)\s+not|\bisn't|\bcannot\s+be|不是|不可能是)[\s$*(\\:]*\Z", re.I)
 _IS_WRONG = re.compile(r"[\s$*)\\]*(?:\b(?:is|was)\s+(?:not\b|wrong|incorrect|false)|是错|不对)", re.I)
@@ -68,7 +70,8 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
 
     Returns:
         What the last box or answer tag holds (neighbouring boxes joined by ", "), else the last explicit declaration,
-        else the whole text if that is itself a bare short answer. Never a number picked from the prose.
+        else what the last sentence concludes ("So x is 4."), else the whole text if that is itself a bare short
+        answer. Never another number out of the prose.
 
     Examples:
         >>> extract_answer(r"<think>Perhaps 4.</think> So it is \\boxed{7}.")
@@ -88,7 +91,7 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
     if boxes.filled:
         return _last_answer(spoken, boxes.filled, parts=parts)
     answer = declared_answer(spoken) or (
-        None if boxes.some_are_empty else bare_answer(spoken) or opening_choice(spoken)
+        None if boxes.some_are_empty else concluded_answer(spoken) or bare_answer(spoken) or opening_choice(spoken)
     )
     # What is left of a box or tag here never closed: the answer was cut off.
     return None if answer is None or _OPENER.search(answer) else answer
@@ -97,7 +100,7 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
 def read_gold(text: str) -> str:
     """Extract the answer of a gold string, which may be a solution: as of a completion, else the whole string."""
     spoken = without_thinking(text)
-    text = text if spoken is None else spoken
+    text = _NOTE.sub("", text if spoken is None else spoken)
     boxes = find_spans(text)
     if boxes.missing_until is not None or boxes.some_are_empty and not boxes.filled:
         return ""

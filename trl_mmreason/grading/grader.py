@@ -11,12 +11,14 @@ from typing import Any, Literal, NamedTuple
 
 from .choices import without_labels
 from .decide import decide, gold_problem
-from .extraction import extract_answer, read_gold
+from .declarations import without_dressing
+from .extraction import extract_answer, read_gold, without_thinking
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
 from .numeric import MAX_BITS
 from .prose import prose_answer
 from .tolerance import second_look, tolerance_of
 from .verdict import Verdict
+from .words import same_words
 from .workers import Outcome, Workers
 
 logger = logging.getLogger(__name__)
@@ -176,6 +178,9 @@ class Grader:
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
         parts = any("," in one or ";" in one for one in golds)
         extracted = prose_answer(completion) if self.prose else extract_answer(completion, parts=parts)
+        if extracted is None:
+            spoken = without_dressing(without_thinking(completion) or "")
+            extracted = spoken if any(text and same_words(spoken, text) for text in known.values()) else None
         if extracted is None:
             return Verdict(False, None, "no answer found")
         if len(extracted) > MAX_CHARACTERS:

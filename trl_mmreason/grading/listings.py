@@ -69,6 +69,8 @@ def listing(text: str) -> Listing | None:
         items = _both_signs(entries(text, bare=True))
         return Listing("", items, "") if len(items) > 1 else None
     opening, inside, closing = held
+    if opening + closing == "()" and inside.count("±") == 1 and len(entries(inside, bare=False)) > 1:  # (0, ±4)
+        return Listing("", [f"({inside.replace('±', sign)})" for sign in "+-"], "")
     items = _both_signs(entries(inside, bare=False))
     if opening == "{":  # braces that lost their backslash
         opening, closing = "\\{", "\\}"
@@ -107,6 +109,17 @@ def labelled_parts(text: str) -> list[str] | None:
     ):
         return None
     return [found[label].removesuffix(" and").rstrip(" ,;") for label in in_order]
+
+
+_CIRCLED = re.compile(r"\(\d\)(?:[\s,;和与及]+(?:and\s+)?\(\d\))+")
+
+
+def compare_circled(answer: str, gold: str) -> bool | None:
+    """Compare `②④` and `②, ④`, no product: in any order, unless the gold's own is another than theirs, as ③①② is."""
+    if not (_CIRCLED.fullmatch(answer) and _CIRCLED.fullmatch(gold)):
+        return None
+    numbers, wanted = (re.findall(r"\d", text) for text in (answer, gold))
+    return numbers == wanted or sorted(numbers) == wanted
 
 
 def compare_parts(answer: str, gold: str, same: Same) -> bool | None:

@@ -141,6 +141,8 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),
     ("pH", re.compile(r"\bpH\s+(?=\d)"), "pH = "),
     ("mod", re.compile(r"\s*\(?\\?\b[pb]?mod\s*\{?(\d+)\}?\)?"), r" mod \1"),
+    ("度", re.compile(r"(?<=\d)\s?度\s?(\d+)\s?分(?!钟)"), r"°\1'"),
+    ("秒", re.compile(r"(?<=\d')\s?(\d+)\s?秒"), r"\1''"),
     ("//", re.compile(r"(?<=[A-Z])\s*//\s*(?=[A-Z])"), "∥"),
     ("'", re.compile(r"(?<![\d.°])(\d+)\s*'\s*(\d+)\s*(?:\"|'')$"), r"\1 ft \2 in"),
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
@@ -392,7 +394,7 @@ def balanced(text: str) -> bool:
 
 
 _NAME = re.compile(
-    r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
+    r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
     r"(?:\s*\([A-Za-z0-9, ]{1,20}\))?)"
 )
 

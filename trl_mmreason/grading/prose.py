@@ -10,6 +10,7 @@ import re
 
 from .declarations import without_dressing
 from .extraction import extract_answer, without_thinking
+from .units import UNITS
 from .words import NUMBER_WORDS
 
 _MOST_SENTENCES = 8
@@ -18,9 +19,18 @@ _LONGEST_ANSWER = 5  # words; a bare line may be a sentence
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+|(?<=[。！？])")
 _WORDS = "|".join(word for word in sorted(NUMBER_WORDS, key=len, reverse=True) if word.isascii())
 _NUMBER = r"[-+]?[$€£¥]?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+|:\d+)?(?:\s?[%°])?"
+_UNIT_NAME = (
+    rf"(?!in\b)(?:{'|'.join(map(re.escape, sorted(UNITS, key=len, reverse=True)))})(?![^\W\d_²³])(?:\s?\^?[23²³])?"
+)
+# What belongs to the number before it: `5 million dollars`, `36 square meters`, `m/s²`, `AM`, ‰
+_UNIT = (
+    r"(?:\s?(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
+    r"(?:\s?[apAP]\.?[mM]\b|\s?(?:‰|[%％]|per\s?mille?\b|per\s?cent\b|°\s?[CF]\b)"
+    rf"|\s?(?:(?:square|cubic|sq\.?|cu\.?)\s)?{_UNIT_NAME}(?:\s?(?:/|[·*-]|\bper\b|\s)\s?{_UNIT_NAME})?(?:\s(?:squared|cubed)\b)?)?"
+)
 _VALUE = re.compile(
-    rf"\$[^$]{{1,80}}\$|\\\([^()]{{1,80}}\\\)|[\[(][^\[\]()]{{1,60}}[\])]"
-    rf"|(?<![\w.]){_NUMBER}(?![\w])(?:\s(?:cm|mm|km|m|kg|g|s|h|degrees?|percent)\b(?:\^?[23])?)?|\b(?i:{_WORDS})\b"
+    rf"(?:\$[^$]{{1,80}}\$|\\\([^()]{{1,80}}\\\)|[\[(][^\[\]()]{{1,60}}[\])]"
+    rf"|(?<![\w.]){_NUMBER}(?![\w])|\b(?i:{_WORDS})\b){_UNIT}"
 )
 _STATES = re.compile(
     r"\b(?:is|are|was|were|be|equals?|gives?|makes?|leaves?|becomes?|yields?|totals?|measures?|get|obtain|have|has|about"

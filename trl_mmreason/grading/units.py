@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .moments import MONTHS
+from .notation import bracketed
 from .words import NUMBER_WORDS
 
 Dimensions = tuple[tuple[str, int], ...]
@@ -92,7 +93,7 @@ _OTHERS = {
 _CELSIUS = MeasurementUnit(Fraction(1), (("K", 1),), offset=Fraction("273.15"))
 _FAHRENHEIT = MeasurementUnit(Fraction(5, 9), (("K", 1),), offset=Fraction("273.15") - Fraction(160, 9))
 _TEMPERATURE = re.compile(r"(?:° ?|degrees )[CF]|(?:degrees? )?(?:Celsius|Fahrenheit)|摄氏度")
-_POWERS = {"square": 2, "sq": 2, "cubic": 3, "平方": 2, "立方": 3}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 CURRENCIES = {"¤": "dollar", "€": "€", "£": "£", "¥": "¥"}
 
 
@@ -120,7 +121,7 @@ def _raised(unit: MeasurementUnit, power: int) -> MeasurementUnit:
     return MeasurementUnit(unit.factor**power, dimensions)
 
 
-_UNITS = _table()
+UNITS = _table()
 _FACTOR = re.compile(
     r"\s*(?P<operator>[/*]|per\b|每)?\s*(?P<name>[^\W\d_]+|[°¢€£¥])(?:\s*\^\s*\{?\s*(?P<power>-?[1-4])\s*\}?)?"
 )
@@ -132,6 +133,7 @@ def parse_unit(text: str) -> MeasurementUnit | None:
     text = CURRENCIES.get(text, text).strip().rstrip(".").replace("μ ", "μ")
     for written, meant in ((" squared", "^2"), (" cubed", "^3"), ("ms^{-", "m s^{-")):  # no milliseconds
         text = text.replace(written, meant)
+    text = re.sub(r"(?<=[a-z])-(?=[a-z]{3})|(?<=\bsq)\.|(?<=\bcu)\.", " ", text)  # newton-metres, sq.cm
     text = re.sub(r"/\s*\(([^()]*)\)", lambda match: "/" + "/".join(re.split(r"[*\s]+", match[1].strip())), text)
     if text in ("%", "percent", "per cent", "pct", "percentage", "百分之"):
         return PERCENT
@@ -147,7 +149,7 @@ def parse_unit(text: str) -> MeasurementUnit | None:
         if match["name"] in _POWERS:
             power = _POWERS[match["name"]]
         else:
-            unit = _UNITS.get(match["name"]) or _UNITS.get(match["name"].lower() if len(match["name"]) > 2 else "")
+            unit = UNITS.get(match["name"]) or UNITS.get(match["name"].lower() if len(match["name"]) > 2 else "")
             if unit is None:
                 return None
             exponent = int(match["power"] or 1) * power * inverse
@@ -192,7 +194,7 @@ def split_unit(text: str, *, products: bool = False) -> tuple[str, MeasurementUn
     """
     for sign, name in CURRENCIES.items():
         if text.startswith((sign, f"-{sign}")):
-            return text.replace(sign, "", 1).strip(), _UNITS[name]
+            return text.replace(sign, "", 1).strip(), UNITS[name]
     if text.startswith("百分之"):
         return text[3:].strip(), PERCENT
     text = _IN_BRACKETS.sub(r"\1", text)
@@ -216,6 +218,8 @@ _PLAIN_NUMBER = re.compile(
 )
 # Side by side they are a product of variables, unless there is a negative power: `m s^{-1}`
 _LETTERS = re.compile(rf"[/*]?\s*[A-Za-z](?:{_EXPONENT})?(?P<more>(?:[\s*]+[A-Za-z](?:{_EXPONENT})?)*)")
+# What behind a bracket is no product of variables, as mg may be
+_UNMISTAKABLE = re.compile(rf"(?:[ckd]m|(?:square|cubic|sq\.?) \w+|[a-z]{{4,}}|[\u4e00-\u9fff]+)(?:{_EXPONENT})?")
 _COMMAND = re.compile(r"\\[A-Za-z]+|e(?![A-Za-z])|E(?=[-+]?\d)|π")
 
 
@@ -228,6 +232,8 @@ def _goes_with(unit: str, number: str, *, products: bool = False) -> bool:
         return False
     if unit == "°":
         return not re.search(r"sin|cos|tan|cot|sec|csc|°", number)
+    if number[-1] == ")" and bracketed(number) and _UNMISTAKABLE.fullmatch(unit):  # (4a - 3) cm
+        return True
     if letters := _LETTERS.fullmatch(unit):
         product = bool(letters["more"]) and "-" not in letters["more"]
         return unit[0] not in "/*" and (products or not product) and _PLAIN_NUMBER.fullmatch(number) is not None
@@ -258,7 +264,7 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     parts, position = [], 0
     text = re.sub(r"(时\s*\d+\s*分)$", r"\1钟", text)
     while match := _COMPOUND.match(text, position):
-        unit = _UNITS.get(match[2])
+        unit = UNITS.get(match[2])
         if unit is None:
             return None
         parts.append((Fraction(match[1]), unit))

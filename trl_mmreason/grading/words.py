@@ -47,7 +47,11 @@ _ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True)
 _ENDING = re.compile(
     r"\b(?:(increas|decreas)(?:es?|ed|ing)|([a-z]+ward)s|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b"
 )
-_WORD = re.compile(r"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+")
+# A sign that is not known to mean nothing is a word of its own: the √ of "5 or √7", the ! of "5! and 3", ′, ⁻, ∠
+_PUNCTUATION = r"\s\-−–—‐‑.,;:!?'\"’‘“”„«»‹›`()\[\]/#$_…、。，．；：！？（）【】「」『』《》〈〉·•*✅✓✔☑\ufe0f"
+_WORD = re.compile(
+    rf"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+|(?<=\d)!|(?<=\d)[:·‐‑–—−](?=\d)|[(\[](?=\s?-?\d[\d.]*\s?,)|[^\w{_PUNCTUATION}]"
+)
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
 _ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
 
@@ -79,7 +83,7 @@ _MAYBE_SYMBOLS = re.compile(
     r"|(?:[A-Z][a-z]?\d*){2,}|[A-Z][a-z]?\d+))\.?"  # CO2 is not Co2, nor AABB AaBb
 )
 # A sign or a prime, which changes what letters stand for: -mg, Cl-, A'B'
-_SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?<=[A-Z\d])'+(?![a-z])")
+_SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?:(?<=[A-Z\d])|(?<=\b[a-z]))'+(?![a-z])")
 
 
 # One name of what has several
@@ -89,7 +93,7 @@ _NAMES = (
 )
 # What an adjective may stand without
 _HEAD = re.compile(
-    r"(?:the )?(red|blue|green|yellow|orange|purple|black|white|gr[ae]y|pink|brown)(?: line| bar| curve| slice)"
+    r"(?:the )?(red|blue|green|yellow|orange|purple|black|white|gr[ae]y|pink|brown)(?: line| bar| curve| slice| one)"
     r"|((?:isosceles|scalene|equilateral|right|acute|obtuse)(?:[ -](?:isosceles|right|angled))?)(?: triangle| angle)"
     r"|(even|odd|linear|quadratic|cubic|exponential)(?: function| number)|(positive|negative|no)(?: correlation)"
     r"|(等腰|等边|直角|锐角|钝角)(?:三角形)|(奇|偶)(?:函数|数)",
