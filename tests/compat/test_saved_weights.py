@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from all_families import FAMILIES
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from trl.generation import vllm_generation
 
@@ -30,6 +31,15 @@ def test_weights_one_by_one_are_those_of_a_checkpoint(name, tmp_path):
     buffers = {key for key in checkpoint if key.endswith(("e_score_correction_bias", "layer_scalar"))}
     assert found.keys() == checkpoint.keys() - buffers
     assert all(torch.equal(value, checkpoint[key]) for key, value in found.items())
+
+
+def test_experts_whose_place_an_adapter_has_taken_stay_as_they_are():
+    model, _ = FAMILIES["qwen3_vl_moe"]()
+    name, experts = next(pair for pair in model.named_parameters() if pair[0].endswith("experts.gate_up_proj"))
+    adapter = LoraConfig(r=2, target_parameters=["mlp.experts.gate_up_proj"], target_modules=["q_proj"])
+    ((found, weight),) = saved_weights(get_peft_model(model, adapter))(name, experts)
+    assert found == name
+    assert weight is experts
 
 
 def test_trl_still_hands_live_weights_to_vllm():

@@ -22,7 +22,7 @@ Saved = Callable[[str, Tensor], Iterable[tuple[str, Tensor]]]
 def saved_weights(model: Any) -> Saved:
     """How each weight of a model is saved; as it is, where a checkpoint makes one weight of several (Kimi, ERNIE).
 
-    So are those of a model whose adapter takes the place of parameters (`target_parameters`).
+    So are parameters whose place an adapter has taken (`target_parameters`).
 
     Args:
         model: the policy, with its adapters if it has any.
@@ -30,7 +30,10 @@ def saved_weights(model: Any) -> Saved:
     base = without_adapters(model)
 
     def saved(name: str, weight: Tensor) -> Iterable[tuple[str, Tensor]]:
-        return revert_weight_conversion(base, {name: weight}).items()
+        try:
+            return revert_weight_conversion(base, {name: weight}).items()
+        except AttributeError:  # it looks for a parameter whose place an adapter has taken
+            return [(name, weight)]
 
     # shapes alone; those of a weight that DeepSpeed has in pieces are in `ds_shape`
     live = {
@@ -41,6 +44,6 @@ def saved_weights(model: Any) -> Saved:
         whole = {name: weight.shape for name, weight in revert_weight_conversion(base, dict(live)).items()}
         if whole == {name: weight.shape for item in live.items() for name, weight in saved(*item)}:
             return saved
-    except (ValueError, AttributeError):  # of transformers, as a part is missing, or is inside an adapter
+    except ValueError:  # of transformers, as a part is missing
         pass
     return lambda name, weight: [(name, weight)]
