@@ -11,6 +11,7 @@ other way round in the live model, and saves them so (huggingface/transformers#4
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 _LEVEL = "vision_model"
@@ -18,10 +19,9 @@ _LEVEL = "vision_model"
 
 def register() -> None:
     """Let vLLM's loaders take names without `vision_model` below a module that has nothing else, and live experts."""
-    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
     from vllm.model_executor.models.utils import AutoWeightsLoader
 
-    load, load_experts = AutoWeightsLoader._load_module, RoutedExperts.load_weights
+    load = AutoWeightsLoader._load_module
     if getattr(load, "adds_level", False):  # plugins may be loaded twice
         return
 
@@ -32,11 +32,19 @@ def register() -> None:
 
     load_flat.adds_level = True  # type: ignore[attr-defined]
     AutoWeightsLoader._load_module = load_flat
+    if find_spec("vllm.model_executor.layers.fused_moe.routed_experts"):  # an earlier vLLM has none
+        _take_live_experts()
+
+
+def _take_live_experts() -> None:
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+
+    load = RoutedExperts.load_weights
 
     def load_live(self: Any, weights: Iterable[tuple[str, Any]]) -> Iterable[str]:
-        if self.is_fused_checkpoint_transposed:
+        if getattr(self, "is_fused_checkpoint_transposed", False):  # an earlier one looks at shapes itself
             weights = as_published(weights, self.moe_config.hidden_dim_unpadded)
-        return load_experts(self, weights)
+        return load(self, weights)
 
     RoutedExperts.load_weights = load_live
 
