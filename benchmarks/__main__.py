@@ -30,7 +30,14 @@ BENCHMARKS = {
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
-    "rollout_scheduler": ("micro_batches", "weight_sync", "oversampling", "refill"),
+    "rollout_scheduler": (
+        "micro_batches",
+        "weight_sync",
+        "reference_pass",
+        "oversampling",
+        "oversampling_curves",
+        "refill",
+    ),
     "on_paper": ("on_paper",),
 }
 """Module → the benchmarks in it."""

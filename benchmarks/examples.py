@@ -37,13 +37,30 @@ Estimates = dict[str, Estimate]
 """Metric and policy, such as "acc_t2 after" → value and interval."""
 
 
-def run_example(method: str, seed: int, folder: Path, options: Sequence[str] = ()) -> Estimates:
+WITH_VLLM = """
+import runpy, sys
+from dataclasses import replace
+from trl_mmreason.miniature.models import SIZES
+sys.path[:0] = ["tests/engines", "examples"]
+from vllm_cpu import let_cpus_take_vllm
+if __name__ == "__main__":
+    let_cpus_take_vllm()
+    SIZES["demo"] = replace(SIZES["demo"], hidden=128)
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A program that runs another with a vLLM that takes CPUs, and a miniature whose heads have 32 numbers, as it needs."""
+
+
+def run_example(
+    method: str, seed: int, folder: Path, options: Sequence[str] = (), *, launcher: Sequence[str] = ()
+) -> Estimates:
     """Run an example on the miniature; gives the accuracies that it measured, in their order."""
     evaluations = folder / ("evaluation" if method in STAGED else EVALUATIONS)
     if not (evaluations / "table.txt").exists():
         folder.mkdir(parents=True, exist_ok=True)
         config, section = ROOT / "configs" / method / "miniature.yaml", "common." if method in STAGED else ""
-        command = [sys.executable, str(ROOT / "examples" / f"{method}.py"), "--config", str(config)]
+        command = [sys.executable, *launcher, str(ROOT / "examples" / f"{method}.py"), "--config", str(config)]
         command += [f"--{section}use_cpu", "true", f"--{section}seed", str(seed), "--output_dir", str(folder), *options]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (folder / "output.txt").open("w") as output:

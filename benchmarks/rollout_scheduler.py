@@ -12,15 +12,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, GenerationConfig
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.evaluation.training_run import read_state
-from trl_mmreason.miniature.models import SIZES
+from trl_mmreason.miniature.models import SIZES, build_model
 
 from .common import GROUP, ROOT, Result, lengths, make_questions, report, save_policy, take_turns
-from .examples import print_table, run_example
+from .examples import WITH_VLLM, print_table, run_example
 from .training import ALL_ROWS, ReplayAdaPO, draw_two_turns, measure_batch, prepare, settings
 
 
@@ -119,6 +120,38 @@ def weight_sync(*, rounds: int = 5, layers: int = 33) -> Result:
     return result
 
 
+def reference_pass(*, rounds: int = 5, rows: int = 8, tokens: int = 256) -> Result:
+    """Old and reference log-probabilities of a LoRA policy in one pass of twice the rows, beside two passes.
+
+    The reference is the policy without its adapter; PEFT computes both in one batch where each row names its adapter.
+
+    Args:
+        rows: of a pass by itself.
+        tokens: of each row.
+    """
+    model, processor = build_model("qwen2_5_vl", "study")
+    lora = LoraConfig(r=16, target_modules="all-linear", init_lora_weights=False)
+    policy = get_peft_model(model.get_decoder(), lora).eval()
+    ids = torch.randint(0, len(processor.tokenizer), (rows, tokens), generator=torch.Generator().manual_seed(0))
+
+    @torch.no_grad()
+    def two_passes() -> torch.Tensor:
+        own = policy(input_ids=ids).last_hidden_state
+        with policy.disable_adapter():
+            return torch.cat([own, policy(input_ids=ids).last_hidden_state])
+
+    @torch.no_grad()
+    def one_pass() -> torch.Tensor:
+        names = ["default"] * rows + ["__base__"] * rows
+        return policy(input_ids=torch.cat([ids, ids]), adapter_names=names).last_hidden_state
+
+    seconds, found = take_turns({"one pass": one_pass, "two passes": two_passes}, rounds)
+    ratio = report(seconds, "one pass", "two passes", title="old and reference")
+    result = Result({"seconds": seconds, "ratio": ratio})
+    torch.testing.assert_close(found["one pass"][0], found["two passes"][0], atol=1e-4, rtol=0)
+    return result
+
+
 def oversampling(
     *,
     rows: tuple[int, ...] = (32, 64),
@@ -193,6 +226,57 @@ def _rollouts_with(policy: str, folder: str, rows: int, share: float, rollouts: 
     seconds = sum(each["time/generation"] for each in logged)
     count = rows * len(logged)
     return {"a second": count / seconds, "a step": count / sum(steps[3:]), "older": older}
+
+
+def oversampling_curves(
+    *,
+    seeds: tuple[int, ...] = (80, 81, 82, 83, 84),
+    share: float = 0.5,
+    steps: int = 100,
+    workers: int = 1,
+    output_dir: Path = ROOT / "runs" / "oversampling",
+) -> Result:
+    """Whether the quickstart's task is learned as well from older answers; needs vLLM.
+
+    AdaPO's example is trained with a colocated vLLM, waiting for all answers and with `oversampling`, for as many
+    updates. The accuracies after it have to lie within the 95 % intervals of the run that waits.
+
+    Args:
+        seeds: of cold start, questions and sampling.
+        share: `oversampling`.
+        steps: updates of each run.
+        workers: seeds that run at once.
+        output_dir: where runs are kept.
+    """
+    common = ["--use_vllm", "true", "--vllm_mode", "colocate", "--vllm_max_model_length", "512", "--logging_steps", "1"]
+    common += ["--cold_start_accuracy", "0.3", "--max_steps", str(steps)]
+
+    def compare(seed: int) -> dict[str, Any]:
+        ways = {"waits": common, "goes on": [*common, "--oversampling", str(share)]}
+        return {
+            name: run_example("adapo", seed, output_dir / f"{seed}_{name}", options, launcher=["-c", WITH_VLLM])
+            for name, options in ways.items()
+        }
+
+    with ThreadPoolExecutor(workers) as pool:
+        runs = dict(zip(seeds, pool.map(compare, seeds), strict=True))
+    rows = {f"{seed} {name}": found for seed, run in runs.items() for name, found in run.items()}
+    within = {
+        f"{seed} {name}": run["waits"]["acc_t2 after"].interval[0]
+        <= found["acc_t2 after"].value
+        <= run["waits"]["acc_t2 after"].interval[1]
+        for seed, run in runs.items()
+        for name, found in run.items()
+    }
+    print_table(rows, within, "within the intervals of the run that waits")
+    gains = [run["goes on"]["acc_t2 after"].value - run["waits"]["acc_t2 after"].value for run in runs.values()]
+    older = [fmean(_logged(output_dir / f"{seed}_goes on", "oversampling/older_tokens")) for seed in seeds]
+    print(
+        f"acc@t2 with oversampling less that without: {fmean(gains):+.1%} in the mean; {fmean(older):.0%} older tokens"
+    )
+    result = Result({"gains": gains, "older": older})
+    result.check(all(within.values()), "An accuracy lies outside the intervals of the run that waits.")
+    return result
 
 
 def refill(

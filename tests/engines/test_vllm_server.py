@@ -14,7 +14,7 @@ vllm = pytest.importorskip("vllm")
 
 CASES = {
     "qwen2_vl": ["lora"],
-    "qwen2_5_vl": ["checks", "others"],
+    "qwen2_5_vl": ["checks", "others", "oversampled"],
     "qwen3_vl": [],
     "internvl": ["lora"],
     "llava_next": ["lora", "side_by_side"],
@@ -35,7 +35,7 @@ def runs(tmp_path_factory):
     def run(family):
         if family not in made:
             folder = tmp_path_factory.mktemp(f"served_{family}")
-            launch("engines/vllm_served.py", 1, family, folder, *CASES[family], seconds=400)
+            launch("engines/vllm_served.py", 1, family, folder, *CASES[family], seconds=600)
             made[family] = torch.load(folder / "results.pt")
         return made[family]
 
@@ -67,6 +67,31 @@ def test_images_that_the_user_shows_later_agree(runs):
     assert first["pictures"].max() > 2  # no question has more
     for rollout in rollouts:
         assert differences(rollout).mean() < TOLERANCE
+
+
+def test_answers_go_on_in_the_next_rollout(runs):
+    """With more questions in flight than an update takes, in either turn and with images."""
+    rollouts = runs("qwen2_5_vl")["rollouts"]
+    rows = [row for rollout in rollouts for row in rollout]
+    nats = torch.cat([(row["sampled"] - row["own"]).abs()[row["mask"]] for row in rows])
+    assert nats.mean() < 1e-5
+    assert nats.max() < TOLERANCE
+    went_on = [row for row in rows if 0 < row["older"] < sum(row["turns"])]
+    assert {row["images"] for row in went_on} == {0, 1, 2}
+    assert any(row["older"] < row["turns"][0] for row in went_on), "no first answer went on"
+    assert any(row["turns"][0] < row["older"] for row in went_on), "no second answer went on"
+    assert max(length for row in rows for length in row["turns"]) == 16
+    assert {row["waited"][1] for row in rows} == {3}
+
+
+def test_answers_that_wait_in_a_checkpoint_go_on_when_the_run_is_resumed(runs):
+    """As far as each had come, with its log-probabilities and what it has read; and they are trained on."""
+    found = runs("qwen2_5_vl")
+    assert found["restored"] == found["kept"]
+    assert len(found["kept"]) == 3
+    assert any(flight["going_on"][0] for group in found["kept"] for flight in group["flights"])
+    assert len(found["rollouts"]) == 6
+    assert any(row["older"] for row in found["rollouts"][3])
 
 
 def test_a_groups_images_are_sent_once_a_turn(runs):

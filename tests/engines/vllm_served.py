@@ -1,7 +1,8 @@
 """A training run with a vLLM server: `python vllm_served.py FAMILY FOLDER [OPTION …]`.
 
 Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py; `others`
-trains the other trainers that sample behind AdaPO, each from the first policy. TRL sends weights
+trains the other trainers that sample behind AdaPO, each from the first policy; `oversampled` trains AdaPO at learning
+rate 0 with more questions in flight than an update takes, and resumes it. TRL sends weights
 over NCCL, which needs a GPU for the server and one for the trainer. Here the tensors that it would send, under the
 names that it would send, travel in a file.
 """
@@ -12,14 +13,19 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
+from oversampled_rows import SETTINGS as OVERSAMPLED
+from oversampled_rows import recorded_rollouts
 from processes import free_port
 from safetensors.torch import save_file
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 
 from trl_mmreason.compat import vllm as corrections
+from trl_mmreason.compat.replaced import replaced
+from trl_mmreason.training import oversampling
 
 os.environ |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_API_KEY": "a key"}
 if not torch.cuda.is_available():
@@ -91,6 +97,23 @@ def server(folder, log):
                 process.wait()
 
 
+def oversampled(make):
+    """A run of three steps, and three further ones of another trainer, that go on from its checkpoint."""
+    settings = {**OVERSAMPLED, "learning_rate": 0.0}
+    first = make(**{**settings, "max_steps": 3, "save_strategy": "steps", "save_steps": 3})
+    found, restore = {}, oversampling.restored
+
+    def restored(trainer, saved):
+        groups = restore(trainer, saved)
+        found["restored"] = oversampling.kept(groups)
+        return groups
+
+    with recorded_rollouts() as found["rollouts"], replaced(oversampling, restored=restored):
+        first.train()
+        make(**settings).train(resume_from_checkpoint=f"{first.args.output_dir}/checkpoint-3")
+    return {**found, "kept": oversampling.kept(first._waiting)}
+
+
 family, folder, options = sys.argv[1], Path(sys.argv[2]), set(sys.argv[3:])
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -107,6 +130,8 @@ with server(policy, folder / "server.log") as address:
         from vllm_checks import served_checks
 
         results |= served_checks(trainer, family)
+    if "oversampled" in options:
+        results |= oversampled(partial(trainer_for, "adapo", policy, folder / "oversampled", **served))
     for method in OTHERS if "others" in options else []:
         results[method] = train(trainer_for(method, policy, folder / method, **served))
 write(folder / "results.pt", **results)

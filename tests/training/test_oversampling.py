@@ -3,12 +3,23 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from datasets import Dataset
-from support import SMALL_RUN, ParityGrader, drawn_rows
+from support import SMALL_RUN, ParityGrader, adapo_trainer, drawn_rows
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.generation.batch import NextTurn, Prompt
-from trl_mmreason.training.oversampling import Flight, check_oversampling, chosen_and_waiting, is_enough
+from trl_mmreason.training.oversampling import (
+    Flight,
+    _answered,
+    _begun,
+    check_oversampling,
+    chosen_and_waiting,
+    is_enough,
+    kept,
+    restored,
+)
+from trl_mmreason.training.read_once import numbered
 from trl_mmreason.training.rollout import Trajectory, Turn
 
 
@@ -46,9 +57,43 @@ def test_what_goes_on_is_all_that_was_read_and_said():
     assert flight.tokens == 3
 
 
+def in_flight(trainer, places):
+    """Groups of these rows: of each the first conversation has answered once, and has begun its second answer."""
+    trainer.vllm_mode, trainer._rollouts = "server", 4
+    rows = [numbered(trainer.train_dataset, place) for place in places for _ in range(trainer.num_generations)]
+    groups = _begun(trainer, trainer._prepared(rows))
+    for first, *_ in groups:
+        first.ids, first.logprobs = [7, trainer.eos_token_ids[0]], [-0.5, -1.0]
+        _answered(trainer, [first])
+        first.ids, first.logprobs = [8], [-2.0]
+    return groups
+
+
+def test_a_checkpoint_keeps_what_waits(checkpoints, tmp_path):
+    """Of rows 5 and 2, which have images; each is as it was, with what it has read."""
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(8))
+    groups = in_flight(trainer, [5, 2])
+    torch.save(kept(groups), tmp_path / "kept.pt")
+    found = restored(trainer, torch.load(tmp_path / "kept.pt", weights_only=True))
+    assert kept(found) == kept(groups)
+    assert [group[0].row["prompt"] for group in found] == [group[0].row["prompt"] for group in groups]
+    first = found[0][0]
+    assert (first.begun, first.ended, first.tokens) == (4, False, 3)
+    assert first.trajectory.said[0].messages == [{"role": "user", "content": trainer.followup}]
+
+
+def test_what_reads_otherwise_after_a_resume_is_asked_no_more(checkpoints, tmp_path, caplog):
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(8))
+    saved = kept(in_flight(trainer, [5, 2]))
+    saved[1]["place"] = 3
+    (left,) = restored(trainer, saved)
+    assert kept([left]) == saved[:1]
+    assert "of 2 questions whose answers waited in the checkpoint 1 read otherwise now" in caplog.text
+
+
 def test_answers_that_cannot_wait_are_refused(checkpoints, tmp_path):
     args, rows = AdaPOConfig(str(tmp_path), **SMALL_RUN, oversampling=0.5), Dataset.from_list(drawn_rows(8))
-    with pytest.raises(ValueError, match="oversampling=0.5, but answers are not sampled by a colocated vLLM"):
+    with pytest.raises(ValueError, match="oversampling=0.5, but answers are not sampled by vLLM"):
         AdaPOTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows, grader=ParityGrader())
 
 
@@ -60,11 +105,14 @@ def test_answers_that_cannot_wait_are_refused(checkpoints, tmp_path):
         ({"tools": [len]}, "tools, environments or a rollout of your own cannot wait"),
         ({"rollout_func": len}, "tools, environments or a rollout of your own cannot wait"),
         ({"num_generations": 3}, "a process has 8 rows of a rollout, no whole groups of num_generations=3"),
-        ({"args.vllm_structured_outputs_regex": "x"}, "structured outputs, and generation_kwargs other than stops"),
-        ({"args.generation_kwargs": {"min_tokens": 6, "stop": ["x"]}}, "generation_kwargs other than stops"),
+        ({"args.vllm_structured_outputs_regex": "x"}, "structured outputs and generation_kwargs, but for stops"),
+        (
+            {"args.generation_kwargs": {"min_tokens": 6, "stop": ["x"]}},
+            "generation_kwargs, but for stops of a colocated",
+        ),
+        ({"vllm_mode": "server"}, "generation_kwargs, but for stops of a colocated vLLM"),
         ({"args.refill_attempts": 1}, "refill_attempts asks other questions within a rollout"),
-        ({"args.vllm_tensor_parallel_size": 2}, "a colocated vLLM of each process"),
-        ({"vllm_mode": "server"}, "a colocated vLLM of each process"),
+        ({"args.vllm_tensor_parallel_size": 2}, "a colocated one of each process alone"),
         ({"train_dataset": iter([])}, "the rows are a stream"),
     ],
 )

@@ -110,6 +110,8 @@ _FIRST = (
 _LAST = (
     Panel("Refill", "times that other questions were asked", {"refill/attempts": "in a rollout"}),
     Panel("Groups left without a gradient", "share", {"refill/still_silent": "after refill"}, is_share=True),
+    Panel("Age of what is trained on", "rollouts", {"oversampling/age": "mean", "oversampling/max_age": "oldest"}),
+    Panel("Tokens that earlier weights sampled", "share", {"oversampling/older_tokens": "of all"}, is_share=True),
     Panel("Entropy", "nats per token", {"entropy": "entropy"}),
     Panel("Length of all that was sampled", "tokens", {"completions/mean_length": "mean"}),
     Panel("Loss", "loss", {"loss": "loss"}),

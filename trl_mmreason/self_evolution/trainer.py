@@ -159,6 +159,10 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
                 yield TransformersEngine(policy, self.processing_class, batch_size=size, chat_template_kwargs=kwargs)
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        if (
+            self.args.oversampling
+        ):  # the place among the rows that are trained on, which the judge's seed has, is not known
+            return
         first = self.accelerator.process_index * len(self._sampled)
         self.rewards.begin({first + place: row for place, row in rows.items()}, texts, self.state.global_step)
 

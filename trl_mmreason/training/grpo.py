@@ -47,7 +47,7 @@ from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_len
 from .preparation import prepare_loading, prepare_models
 from .processor_checks import needs_image_token
 from .prompt_length import leave_out_unreadable
-from .read_once import RowsOfRolloutsMixin
+from .read_once import PLACE, RowsOfRolloutsMixin
 from .reference import reference_from_policy
 from .refill import check_refill, refilled
 from .reward_values import checked_rewards, refuse_infinite
@@ -135,6 +135,7 @@ class GroupGRPOTrainer(
         self._policy_logps: Tensor | None = None
         self._old_logps: list[list[float | None]] | None = None  # of the engine, until they have served
         self._waiting: Groups = []  # conversations that go on in the next rollout
+        self._kept: list[dict[str, Any]] | None = None  # those of the checkpoint that a run begins with
         self._ready: list[rollout.Trajectory] | None = None  # of the rollout at hand, if they were sampled before it
         self._rollouts = 0  # in which conversations may wait for the next
         self._compared: set[int] = set()  # numbers of images in the rows that vLLM has been compared on
@@ -177,7 +178,7 @@ class GroupGRPOTrainer(
 
     def shown(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row without the columns that rewards may not see."""
-        return {name: value for name, value in row.items() if name not in self.hidden_columns}
+        return {name: value for name, value in row.items() if name not in {PLACE, *self.hidden_columns}}
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         """Turn the reward functions' values into rewards, filters and KL coefficients of whole groups.

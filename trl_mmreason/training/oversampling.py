@@ -1,6 +1,6 @@
 """Oversampling: more questions are in flight than an update takes, and nobody waits for the longest answers.
 
-With `RolloutConfig.oversampling` a rollout of a colocated vLLM ends when as many groups are complete as an update needs
+With `RolloutConfig.oversampling` a rollout of vLLM ends when as many groups are complete as an update needs
 (partial rollouts, as in Kimi k1.5, arXiv:2501.12599, Sec. 2.6.2). The others keep what they have said and go on in the
 next rollout, with newer weights: the prompt of each is then all that was read and answered so far. The log-probability
 of each token is that of the weights that sampled it, and TRL's importance sampling corrects for the difference.
@@ -9,19 +9,28 @@ of each token is that of the weights that sampled it, and TRL's importance sampl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers.utils import logging
 from trl.extras.profiling import profiling_context
 
+from ..compat.replaced import replaced
 from ..generation.batch import NextTurn
 from .first_rollout import STOPS
+from .group_prompts import joined
+from .read_once import PLACE, numbered
 from .refill import other_questions
 from .rollout import Trajectory, add_turns, begin, roll_out
+
+logger = logging.get_logger(__name__)
+
+_PARTS = 8  # in which a server is asked for an answer: a rollout can end between two of them
 
 
 @dataclass
@@ -31,7 +40,7 @@ class Flight:
     Attributes:
         row: the question, as a rollout reads it.
         trajectory: what was said so far, in whole turns.
-        unexpanded: tokens of its prompt with one placeholder for each image.
+        unexpanded: tokens of its prompt with one placeholder for each image, as a colocated vLLM takes it.
         begun: the number of the rollout in which it was first asked.
         ids, logprobs: of the answer that is being given.
         ended: whether nothing more is said.
@@ -86,15 +95,17 @@ def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str
     """Sample until enough groups are complete; gives their rows and trajectories, and keeps the others for later.
 
     Args:
-        trainer: a `GroupGRPOTrainer` with a colocated vLLM, whose `_waiting` are the groups in flight.
+        trainer: a `GroupGRPOTrainer` with vLLM, whose `_waiting` are the groups in flight.
         rows: questions of this process that an update takes, each as often as a group has answers.
     """
     if trainer.state.global_step != trainer._last_loaded_step:  # as TRL does before a rollout
         trainer.vllm_generation.sync_weights()
         trainer._last_loaded_step = trainer.state.global_step
     needed = len(rows) // trainer.num_generations
+    if trainer._kept is not None:
+        trainer._waiting, trainer._kept = restored(trainer, trainer._kept), None
     lacking = math.ceil(trainer.args.oversampling * needed) - len(trainer._waiting)
-    if lacking > 0:  # at the first rollout, and after a resume
+    if lacking > 0:  # at the first rollout
         rows = rows + trainer._prepared(other_questions(trainer, lacking, 1))
     groups: Groups = [*trainer._waiting, *_begun(trainer, rows)]
     for flight in (flight for group in groups for flight in group):
@@ -109,13 +120,60 @@ def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str
     return [flight.row for flight in flights], [flight.trajectory for flight in flights]
 
 
+def kept(groups: Groups) -> list[dict[str, Any]]:
+    """What a checkpoint keeps of groups that wait."""
+    return [
+        {
+            "place": group[0].row[PLACE],
+            "begun": group[0].begun,
+            "flights": [
+                {
+                    "answers": [(turn.ids, turn.logprobs) for turn in flight.trajectory.turns],
+                    "going_on": (flight.ids, flight.logprobs),
+                    "ended": flight.ended,
+                    "read": flight.prompts()[0],
+                }
+                for flight in group
+            ],
+        }
+        for group in groups
+    ]
+
+
+def restored(trainer: Any, saved: list[dict[str, Any]]) -> Groups:
+    """The groups that a checkpoint kept: what was said to their answers is asked of `next_message` again.
+
+    Those that read otherwise now, as the data or a `next_message` that draws differ, are left out with a warning.
+    """
+    rows = [numbered(trainer.train_dataset, each["place"]) for each in saved for _ in range(trainer.num_generations)]
+    groups = _begun(trainer, trainer._prepared(rows)) if rows else []
+    for group, each in zip(groups, saved, strict=True):
+        for flight, said in zip(group, each["flights"], strict=True):
+            flight.begun, flight.ended = each["begun"], said["ended"]
+            for ids, logprobs in said["answers"]:
+                add_turns(trainer, [flight.trajectory], [ids], [logprobs])
+            flight.ids, flight.logprobs = said["going_on"]
+    same = [
+        group
+        for group, each in zip(groups, saved, strict=True)
+        if [flight.prompts()[0] for flight in group] == [said["read"] for said in each["flights"]]
+    ]
+    if len(same) < len(groups):
+        logger.warning(
+            f"{type(trainer).__name__}: of {len(groups)} questions whose answers waited in the checkpoint "
+            f"{len(groups) - len(same)} read otherwise now, and others are asked in their place. Resume with the same "
+            "data, processor and next_message to go on with them."
+        )
+    return same
+
+
 def _begun(trainer: Any, rows: list[dict[str, Any]]) -> Groups:
     """Groups of which nothing is said yet."""
     trainer._rows, trainer._sampled = rows, list(enumerate(rows))
     begin(trainer, trainer._prompts_of(rows))
-    generation = trainer.vllm_generation
+    unexpanded = trainer.vllm_generation.prompts.unexpanded if trainer.vllm_mode == "colocate" else lambda ids, _: ids
     flights = [
-        Flight(row, each, generation.prompts.unexpanded(each.prompt.ids, len(each.images)), begun=trainer._rollouts)
+        Flight(row, each, unexpanded(each.prompt.ids, len(each.images)), begun=trainer._rollouts)
         for row, each in zip(rows, trainer.trajectories, strict=True)
     ]
     return [flights[first : first + trainer.num_generations] for first in range(0, len(rows), trainer.num_generations)]
@@ -123,32 +181,47 @@ def _begun(trainer: Any, rows: list[dict[str, Any]]) -> Groups:
 
 def _fly(trainer: Any, groups: Groups, needed: int) -> None:
     """Let conversations go on until an update can be made of them."""
-    rollout, max_age = trainer._rollouts, trainer.args.oversampling_max_age
-    if is_enough(groups, needed, rollout, max_age):  # several have ended at once
-        return
+    enough = partial(is_enough, groups, needed, trainer._rollouts, trainer.args.oversampling_max_age)
+    if trainer.vllm_mode == "server":
+        _fly_served(trainer, groups, enough)
+    elif not enough():  # several may have ended at once in the rollout before
+        _fly_colocated(trainer, groups, enough)
+
+
+def _open(trainer: Any, groups: Groups) -> list[Flight]:
+    """The conversations that go on; from here on the trainer knows each by its place among them."""
     flights = [flight for group in groups for flight in group if not flight.ended]
-    trainer._sampled = [(place, flight.row) for place, flight in enumerate(flights)]
     for place, flight in enumerate(flights):
         flight.trajectory.place = place
+    trainer._sampled = [(place, flight.row) for place, flight in enumerate(flights)]
+    return flights
+
+
+def _answered(trainer: Any, flights: Sequence[Flight]) -> None:
+    """Add answers that have ended to their conversations, with what is said to them."""
+    said = [flight.ids for flight in flights], [flight.logprobs for flight in flights]
+    going = {each.place for each in add_turns(trainer, [flight.trajectory for flight in flights], *said)}
+    trainer._tell_ended([flight.trajectory.place for flight in flights], said[0])
+    for flight in flights:
+        flight.ids, flight.logprobs = [], []
+        flight.ended = flight.trajectory.place not in going
+
+
+def _fly_colocated(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> None:
+    """With a vLLM of this process, which is stopped as soon as there is enough."""
+    flights = _open(trainer, groups)
 
     def reply(answers: Mapping[int, tuple[list[int], list[float | None]]]) -> dict[int, NextTurn]:
         """Add answers that have ended, and say what comes after them."""
-        answered = [flights[place] for place in answers]
-        for flight, (ids, logprobs) in zip(answered, answers.values(), strict=True):
-            flight.ids, flight.logprobs = [*flight.ids, *ids], [*flight.logprobs, *logprobs]
-        said = [flight.ids for flight in answered], [flight.logprobs for flight in answered]
-        going = add_turns(trainer, [flight.trajectory for flight in answered], *said)
-        trainer._tell_ended([*answers], said[0])
-        places = {each.place for each in going}
-        for flight in answered:
-            flight.ids, flight.logprobs = [], []
-            flight.ended = flight.trajectory.place not in places
-        return {each.place: each.said[-1] for each in going}
+        for place, (ids, logprobs) in answers.items():
+            leave(place, ids, logprobs)
+        _answered(trainer, [flights[place] for place in answers])
+        return {place: flights[place].trajectory.said[-1] for place in answers if not flights[place].ended}
 
     def leave(place: int, ids: list[int], logprobs: list[float | None]) -> None:
-        """Keep what has been said of an answer that does not end in this rollout."""
-        flights[place].ids += ids
-        flights[place].logprobs += logprobs
+        """Keep what has been said of an answer."""
+        flights[place].ids = [*flights[place].ids, *ids]
+        flights[place].logprobs = [*flights[place].logprobs, *logprobs]
 
     trainer.vllm_generation.generate_until(
         [flight.prompts() for flight in flights],
@@ -156,9 +229,43 @@ def _fly(trainer: Any, groups: Groups, needed: int) -> None:
         [len(flight.ids) for flight in flights],
         reply,
         leave,
-        lambda: is_enough(groups, needed, rollout, max_age),
+        enough,
         profiler=profiling_context(trainer, "vLLM.generate"),
     )
+
+
+def _fly_served(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> None:
+    """With a server, which is asked for a part of each answer at a time, until all processes have enough.
+
+    TRL sends the requests of all processes together, as many of each: the spare ones of a process that has fewer are
+    thrown away.
+    """
+    generation, bound = trainer.vllm_generation, trainer.vllm_generation.max_completion_length
+    while True:
+        flights = _open(trainer, groups)
+        lacking = min((bound - len(flight.ids) for flight in flights), default=bound)
+        state = torch.tensor([[enough(), len(flights), -lacking]], device=trainer.accelerator.device)
+        everyone = trainer.accelerator.gather(state)
+        if everyone[:, 0].all():
+            return
+        most, part = int(everyone[:, 1].max()), min(int(-everyone[:, 2].max()), math.ceil(bound / _PARTS))
+        spare = (flights or groups[0])[0]
+        asked = [*flights, *[spare] * (most - len(flights))]
+        contexts = [flight.trajectory.context.extended(flight.ids) for flight in asked]
+        images = [flight.trajectory.images for flight in asked]
+        sampled, trainer._sampled = trainer._sampled, []  # most of these answers have not ended
+        with replaced(generation, max_completion_length=part, longest_prompt=generation.context - part):
+            ids, logprobs = trainer._generate_single_turn(*joined(contexts, images), num_generations=1)
+        trainer._sampled = sampled
+        for flight, *said in zip(flights, ids, logprobs, strict=False):
+            flight.ids, flight.logprobs = [*flight.ids, *said[0]], [*flight.logprobs, *said[1]]
+        answered = [
+            flight
+            for flight, said in zip(flights, ids, strict=False)
+            if len(said) < part or said[-1] in trainer.eos_token_ids or len(flight.ids) == bound
+        ]
+        if answered:
+            _answered(trainer, answered)
 
 
 def _log(trainer: Any, chosen: Groups) -> None:
@@ -189,16 +296,17 @@ def check_oversampling(trainer: Any) -> None:
         return
     reason = ""
     rows = args.per_device_train_batch_size * args.steps_per_generation
-    if not trainer.use_vllm or trainer.vllm_mode != "colocate" or args.vllm_tensor_parallel_size > 1:
-        reason = "answers are not sampled by a colocated vLLM of each process (use_vllm, vllm_mode='colocate')"
+    colocated = trainer.vllm_mode == "colocate"
+    if not trainer.use_vllm or (colocated and args.vllm_tensor_parallel_size > 1):
+        reason = "answers are not sampled by vLLM: by a server, or a colocated one of each process alone"
     elif not args.vllm_importance_sampling_correction or args.sampled_as_old:
         reason = "nothing corrects for older weights (vllm_importance_sampling_correction=True, sampled_as_old=False)"
     elif trainer.tools or trainer.environment_factories is not None or trainer.rollout_func not in (None, roll_out):
         reason = "tools, environments or a rollout of your own cannot wait"
     elif rows % trainer.num_generations:
         reason = f"a process has {rows} rows of a rollout, no whole groups of num_generations={trainer.num_generations}"
-    elif args.vllm_structured_outputs_regex or {*(args.generation_kwargs or {})} - STOPS:
-        reason = "structured outputs, and generation_kwargs other than stops, would begin anew in each rollout"
+    elif args.vllm_structured_outputs_regex or {*(args.generation_kwargs or {})} - (STOPS if colocated else set()):
+        reason = "structured outputs and generation_kwargs, but for stops of a colocated vLLM, would begin anew"
     elif args.refill_attempts:
         reason = "refill_attempts asks other questions within a rollout"
     elif not isinstance(trainer.train_dataset, Dataset):

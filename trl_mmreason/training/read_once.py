@@ -13,16 +13,28 @@ import torch
 
 from ..data.images import with_plain_images
 
+PLACE = "_place_in_data"
+"""Column for the place of a row in its data set."""
+
+
+def numbered(rows: datasets.Dataset, place: int) -> dict[str, Any]:
+    """A row that knows its place."""
+    return {**with_plain_images(rows[place]), PLACE: place}
+
 
 class RowsReadOnce(torch.utils.data.Dataset):
     """Rows of a data set, each read once a batch; of equal batches in a row only the first is read.
 
     Equal rows share their images, as they have one prompt. With a random transform of the data set a group gets one
     outcome of it.
+
+    Args:
+        rows: of the data set.
+        numbered: whether each row gets a column with its place.
     """
 
-    def __init__(self, rows: datasets.Dataset) -> None:
-        self.rows = rows
+    def __init__(self, rows: datasets.Dataset, *, numbered: bool = False) -> None:
+        self.rows, self.numbered = rows, numbered
         self._places: list[int] = []
         self._batch: list[dict[str, Any]] = []
 
@@ -38,6 +50,8 @@ class RowsReadOnce(torch.utils.data.Dataset):
             distinct = list(dict.fromkeys(places))
             rows = map(with_plain_images, self.rows.__getitems__(distinct))
             read = dict(zip(distinct, rows, strict=True))
+            if self.numbered:
+                read = {place: {**row, PLACE: place} for place, row in read.items()}
             self._places, self._batch = list(places), [read[place] for place in places]
         return [dict(row) for row in self._batch]
 
@@ -48,8 +62,10 @@ class RowsOfRolloutsMixin:
     _train_sampler: Any = None  # TRL's; `None` for a stream
 
     def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = RowsReadOnce(dataset) if isinstance(dataset, datasets.Dataset) else dataset
-        return super()._get_dataloader(rows, *args, **kwargs)  # type: ignore[misc]
+        if isinstance(dataset, datasets.Dataset):
+            oversampling = getattr(self.args, "oversampling", 0)  # type: ignore[attr-defined]
+            dataset = RowsReadOnce(dataset, numbered=bool(oversampling and kwargs.get("is_training")))
+        return super()._get_dataloader(dataset, *args, **kwargs)  # type: ignore[misc]
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         self._train_sampler = super()._get_train_sampler(*args, **kwargs)  # type: ignore[misc]

@@ -15,9 +15,9 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from ..data.images import with_plain_images
 from .exchange import Rows, join, take, widened
 from .padding import carries_loss
+from .read_once import numbered
 
 
 def teaching_groups(rows: Rows, size: int) -> Tensor:
@@ -74,7 +74,7 @@ def other_questions(trainer: Any, groups: int, attempt: int) -> list[dict[str, A
     order = Random(f"{trainer.args.seed} {trainer.state.global_step} {attempt}").sample(range(count), count)
     first = trainer.accelerator.process_index * groups
     places = [order[place % count] for place in range(first, first + groups)]
-    questions = [with_plain_images(trainer.train_dataset[place]) for place in places]
+    questions = [numbered(trainer.train_dataset, place) for place in places]
     return [dict(row) for row in questions for _ in range(trainer.num_generations)]
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints between the optimizer steps of one rollout."""
+"""Checkpoints between the optimizer steps of one rollout, and between rollouts whose conversations wait."""
 
 from __future__ import annotations
 
@@ -8,30 +8,42 @@ from typing import Any, ClassVar
 
 import torch
 from accelerate.utils import send_to_device
+from transformers.utils import logging
 
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
+from .oversampling import Groups, kept
+
+logger = logging.get_logger(__name__)
 
 
 class RolloutCheckpointMixin(CheckpointRestoreMixin):
     """For a `GRPOTrainer`: keeps the rest of a rollout in a checkpoint that is written in the middle of it.
 
     Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. Without their rest
-    the resumed run would sample anew and lose its place in the data.
+    the resumed run would sample anew and lose its place in the data. With `oversampling` it keeps what was said in the
+    conversations that wait, too.
     """
 
     telling_metrics: ClassVar[Sequence[str]] = ("reward",)
     args: Any
     _buffered_inputs: Any  # `None`, or micro-batches
     _step: int
+    _waiting: Groups
+    _kept: Any
+    _rollouts: int
     num_iterations: int
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         if self._step % (self.args.steps_per_generation * self.num_iterations):
             torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(output_dir))
+        if waiting := self._kept or kept(self._waiting):
+            torch.save({"rollouts": self._rollouts, "groups": waiting}, self._own_file(output_dir, "waiting"))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and getattr(self.args, "oversampling", False):
+            self._load_waiting(checkpoint)
         if checkpoint is None or not (files := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
             return
         file = self._rollouts_file(checkpoint)
@@ -52,6 +64,20 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
             )
         self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
 
+    def _load_waiting(self, checkpoint: str) -> None:
+        file = self._own_file(checkpoint, "waiting")
+        if file.exists():
+            saved = torch.load(file, map_location="cpu", weights_only=True)
+            self._rollouts, self._kept = saved["rollouts"], saved["groups"]
+        elif files := sorted(Path(checkpoint).glob("waiting_*.pt")):
+            logger.warning(
+                f"Answers that wait in {checkpoint} are those of a run with another number of processes: it has "
+                f"{files[0].name}, this run would read {file.name}. Other questions are asked in their place."
+            )
+
     def _rollouts_file(self, checkpoint: str | Path) -> Path:
+        return self._own_file(checkpoint, "rollouts")
+
+    def _own_file(self, checkpoint: str | Path, kind: str) -> Path:
         process, processes = self.accelerator.process_index, self.accelerator.num_processes
-        return Path(checkpoint) / f"rollouts_{process}_of_{processes}.pt"
+        return Path(checkpoint) / f"{kind}_{process}_of_{processes}.pt"

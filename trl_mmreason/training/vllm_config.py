@@ -44,10 +44,9 @@ class RolloutConfig(GRPOConfig):
         refill_attempts: how often other questions are asked in the place of those whose answers teach nothing, as all
             are right, or wrong, or filtered out, before the update goes on without them. 0 asks no others. The
             questions are drawn from `train_dataset` by seed and update.
-        oversampling: share of further questions that are in flight, in a colocated vLLM. A rollout ends when as many
-            groups are complete as an update needs; the others go on in the next, and each token keeps the
-            log-probability of the weights that sampled it. 1.0 asks twice the questions of an update; 0 waits for all
-            answers of a rollout.
+        oversampling: share of further questions that are in flight, with vLLM. A rollout ends when as many groups are
+            complete as an update needs; the others go on in the next, and each token keeps the log-probability of the
+            weights that sampled it. 1.0 asks twice the questions of an update; 0 waits for all answers of a rollout.
         oversampling_max_age: rollouts after which a question that is in flight is waited for. It is trained on in the
             order of questions, so that it may be older by as many rollouts as `oversampling` is, rounded up.
         sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
