@@ -30,7 +30,8 @@ BENCHMARKS = {
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
-    "rollout_scheduler": ("micro_batches", "weight_sync", "oversampling", "refill"),
+    "rollout_scheduler": ("micro_batches", "oversampling", "refill"),
+    "weight_sync": ("weight_sync", "weight_sync_served"),
     "on_paper": ("on_paper",),
 }
 """Module → the benchmarks in it."""

@@ -1,7 +1,7 @@
 """Rollouts with a vLLM server: what is sampled is what is trained.
 
-One server start a case; `vllm_served.py` trains, and this file asserts what it kept. Weights travel over gloo: NCCL needs
-two GPUs.
+One server start a case; `vllm_served.py` trains, and this file asserts what it kept. Weights travel over gloo: NCCL
+needs two GPUs.
 """
 
 import pytest

@@ -101,7 +101,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         else:
             context = [self.vllm_client.context() if self.accelerator.is_main_process else 0]
             (self.context,) = broadcast_object_list(context)
-            self._weight_metadata = []  # the client announces each bucket
+            self._weight_metadata: list[Any] = []  # the client announces each bucket
             # without images a server takes no prompt after which it could not give all tokens that are asked for
             self.longest_prompt = self.context - self.max_completion_length
             self.context_setting = "the server's --max-model-len"

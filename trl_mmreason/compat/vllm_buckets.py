@@ -28,9 +28,7 @@ class Buckets:
         most: bytes of a bucket.
     """
 
-    def __init__(
-        self, load: Callable[[list[tuple[str, Tensor]]], Any], *, copies: bool, most: int = BUCKET
-    ) -> None:
+    def __init__(self, load: Callable[[list[tuple[str, Tensor]]], Any], *, copies: bool, most: int = BUCKET) -> None:
         self.load, self.copies, self.most = load, copies, most
         self.weights: list[tuple[str, Tensor]] = []
 
