@@ -30,14 +30,8 @@ BENCHMARKS = {
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
-    "rollout_scheduler": (
-        "micro_batches",
-        "weight_sync",
-        "reference_pass",
-        "oversampling",
-        "oversampling_curves",
-        "refill",
-    ),
+    "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "oversampling_curves", "refill"),
+    "weight_sync": ("weight_sync", "weight_sync_served"),
     "on_paper": ("on_paper",),
 }
 """Module → the benchmarks in it."""

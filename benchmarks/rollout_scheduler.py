@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -18,7 +17,7 @@ from transformers import AutoConfig, GenerationConfig
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.evaluation.training_run import read_state
-from trl_mmreason.miniature.models import SIZES, build_model
+from trl_mmreason.miniature.models import build_model
 
 from .common import GROUP, ROOT, Result, lengths, make_questions, report, save_policy, take_turns
 from .examples import WITH_VLLM, print_table, run_example
@@ -88,35 +87,6 @@ def micro_batches(
     result.check(ratio <= 1.05, f"It takes {ratio:.2f} of the time.")
     result.check(passes["by tokens"] < passes["by rows"], "It makes no fewer passes.")
     result.check(most["by tokens"] < most["by rows"], "It holds no less memory.")
-    return result
-
-
-def weight_sync(*, rounds: int = 5, layers: int = 33) -> Result:
-    """Hand a policy's weights to a colocated vLLM in buckets, beside TRL's way, weight by weight; needs vLLM.
-
-    Args:
-        layers: of the language model, twelve weights each.
-    """
-    sys.path.append(str(ROOT / "tests" / "engines"))
-    from trl.generation.vllm_generation import VLLMGeneration
-    from vllm_cpu import let_cpus_take_vllm
-
-    let_cpus_take_vllm()
-    with TemporaryDirectory() as folder:
-        SIZES["deep"] = replace(SIZES["study"], layers=layers)
-        save_policy(Path(folder) / "model", "deep")
-        gpu = torch.cuda.is_available()
-        run = settings(GROUP, GROUP, use_vllm=True, top_p=1.0, vllm_max_model_length=512, max_completion_length=8)
-        run |= {"vllm_gpu_memory_utilization": 0.2} if gpu else {}
-        args = AdaPOConfig(folder, **run)
-        trainer = AdaPOTrainer(str(Path(folder) / "model"), args=args, train_dataset=make_questions(1))
-        generation = trainer.vllm_generation
-        ways = {"weight by weight": VLLMGeneration.sync_weights, "in buckets": type(generation).sync_weights}
-        seconds, _ = take_turns({name: partial(way, generation) for name, way in ways.items()}, rounds)
-        count = sum(1 for _ in trainer.model.parameters())
-    ratio = report(seconds, "in buckets", "weight by weight", title=f"{count} weights")
-    result = Result({"seconds": seconds, "weights": count})
-    result.check(ratio <= 0.5, f"It takes {ratio:.2f} of the time; half is asked for.")
     return result
 
 

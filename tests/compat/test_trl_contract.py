@@ -203,6 +203,15 @@ def test_vllm_generation_is_built_from_the_names_that_are_replaced():
     assert start.count(" LLM(\n") == start.count(" VLLMClient(\n") == 1
 
 
+def test_weights_for_a_server_pass_through_the_method_that_sends_buckets():
+    sync = inspect.getsource(VLLMGeneration.sync_weights)
+    assert "if self._weight_metadata is None:" in sync  # and walks through all weights then
+    assert sync.count("self.vllm_client.update_named_params(self._weight_metadata, self._iter_named_params())") == 1
+    assert list(inspect.signature(VLLMClient.update_named_params).parameters) == ["self", "metadata", "named_params"]
+    send = inspect.getsource(VLLMClient.update_named_params)
+    assert send.count("if not self._updating_weights:") == 2  # around the start and the end of an update
+
+
 def test_image_features_pass_through_the_methods_that_are_overridden():
     source = inspect.getsource(VLLMGeneration.generate)
     assert source.count("self._place_features(") == source.count("self.vllm_client.image_features(") == 1

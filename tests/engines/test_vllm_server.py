@@ -1,7 +1,7 @@
 """Rollouts with a vLLM server: what is sampled is what is trained.
 
-One server start a case; `vllm_served.py` trains, and this file asserts what it kept. Weights travel in a file, as TRL's
-way of sending them needs two GPUs; everything else is the real path.
+One server start a case; `vllm_served.py` trains, and this file asserts what it kept. Weights travel over gloo: NCCL
+needs two GPUs.
 """
 
 import pytest
@@ -121,6 +121,13 @@ def test_pixel_limits_that_differ_from_the_servers_are_refused(runs):
 
 def test_an_image_seen_before_an_update_is_encoded_anew(runs):
     assert differences(runs("qwen2_5_vl")["after_own_sync"]).mean() < TOLERANCE
+
+
+def test_buckets_leave_the_weights_that_one_request_each_leaves(runs):
+    """Bit for bit, in buckets of a MiB: the policy has 20 of them."""
+    alone, together = (runs("qwen2_5_vl")["sent"][way] for way in ("weight_by_weight", "sync_weights"))
+    assert together["weights"] == alone["weights"]
+    assert alone["requests"] > 3 * together["requests"] > 3
 
 
 def test_the_longest_prompt_is_what_the_server_takes(runs):

@@ -220,6 +220,39 @@ def served_context(generation):
     return shown
 
 
+def sent_weights(generation):
+    """Way of sending weights → digests of what the server then holds, and how many requests of weights it took."""
+    client, shown = generation.vllm_client, {}
+
+    def ask(method):
+        answer = requests.post(f"{client.base_url}/collective_rpc", json={"method": method}, timeout=60)
+        return answer.json()["results"][0] if method == "digests" else answer.raise_for_status()
+
+    def weight_by_weight():
+        with client.weight_update():
+            for weight in generation._iter_named_params():
+                client.update_named_param(*weight)
+
+    for way in (weight_by_weight, generation.sync_weights):
+        ask("zero")
+        post = counted(client._post)
+        with replaced(client, bucket=2**20, _post=post):
+            way()
+        shown[way.__name__] = {"weights": ask("digests"), "requests": post.urls.count("update_weights")}
+    return shown
+
+
+def counted(post):
+    """A client's `_post` that remembers where it went."""
+
+    def counting(url, **request):
+        counting.urls.append(url.rpartition("/")[2])
+        return post(url, **request)
+
+    counting.urls = []
+    return counting
+
+
 def served_checks(trainer, family):
     """What test_vllm_server.py asserts beside the rollouts of the training run."""
     rows = next(iter(trainer.get_train_dataloader()))
@@ -234,7 +267,7 @@ def served_checks(trainer, family):
     finally:
         processor.size = size
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
-    shown |= {"context": served_context(trainer.vllm_generation)}
+    shown |= {"context": served_context(trainer.vllm_generation), "sent": sent_weights(trainer.vllm_generation)}
     client = trainer.vllm_generation.vllm_client
     client.base_url += "/elsewhere"  # a server that is no vLLM in development mode
     try:

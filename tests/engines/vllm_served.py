@@ -2,9 +2,8 @@
 
 Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py; `others`
 trains the other trainers that sample behind AdaPO, each from the first policy; `oversampled` trains AdaPO at learning
-rate 0 with more questions in flight than an update takes, and resumes it. TRL sends weights
-over NCCL, which needs a GPU for the server and one for the trainer. Here the tensors that it would send, under the
-names that it would send, travel in a file.
+rate 0 with more questions in flight than an update takes, and resumes it. Weights travel over gloo, as NCCL needs a GPU
+for the server and one for the trainer.
 """
 
 import ctypes
@@ -20,7 +19,6 @@ import torch
 from oversampled_rows import SETTINGS as OVERSAMPLED
 from oversampled_rows import recorded_rollouts
 from processes import free_port
-from safetensors.torch import save_file
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 
 from trl_mmreason.compat import vllm as corrections
@@ -32,35 +30,20 @@ if not torch.cuda.is_available():
     os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
 SETTINGS = ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "12", "--enable-scale-out"]
 SETTINGS += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
-SETTINGS += ["--worker-extension-cls", "vllm_worker.FileWeights"]
+SETTINGS += ["--worker-extension-cls", "vllm_worker.Weights", "--weight-transfer-config", '{"backend": "gloo"}']
 
 
 OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia", "turns"]
 
 
-class FileClient(corrections.ImageClient):
-    """The client whose weights travel in a file, and which counts the rows whose images it sends."""
+class CountingClient(corrections.ImageClient):
+    """Counts the rows whose images it sends."""
 
-    file: Path
     rows_sent = 0
 
     def _post(self, url, **request):
-        FileClient.rows_sent += url.endswith("/render")
+        CountingClient.rows_sent += url.endswith("/render")
         return super()._post(url, **request)
-
-    def init_communicator(self, device=0):
-        """There is nobody to meet."""
-
-    def update_named_params(self, metadata, named_params):
-        """Let the server load the announced tensors."""
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in named_params}
-        assert [(name, list(tensor.shape)) for name, tensor in tensors.items()] == [
-            (name, shape) for name, _, shape in metadata
-        ]
-        save_file(tensors, self.file)
-        call = {"method": "load_file", "args": [str(self.file)]}
-        response = self.session.post(f"{self.base_url}/collective_rpc", json=call)
-        assert response.status_code == 200, response.text
 
 
 def end_with_parent():
@@ -99,7 +82,7 @@ def server(folder, log):
 
 def oversampled(make):
     """A run of three steps, and three further ones of another trainer, that go on from its checkpoint."""
-    settings = {**OVERSAMPLED, "learning_rate": 0.0}
+    settings = {**OVERSAMPLED, "learning_rate": 0.0, "vllm_group_port": free_port()}
     first = make(**{**settings, "max_steps": 3, "save_strategy": "steps", "save_steps": 3})
     found, restore = {}, oversampling.restored
 
@@ -110,6 +93,7 @@ def oversampled(make):
 
     with recorded_rollouts() as found["rollouts"], replaced(oversampling, restored=restored):
         first.train()
+        settings["vllm_group_port"] = free_port()
         make(**settings).train(resume_from_checkpoint=f"{first.args.output_dir}/checkpoint-3")
     return {**found, "kept": oversampling.kept(first._waiting)}
 
@@ -120,12 +104,12 @@ torch.manual_seed(0)
 model, processor = random_policy(family, side_by_side="side_by_side" in options)
 rule_out_placeholders(model)
 policy = save(model, processor, folder / "policy")
-FileClient.file = folder / "weights.safetensors"
-corrections.ImageClient = FileClient
+corrections.ImageClient = CountingClient
 with server(policy, folder / "server.log") as address:
     served = {"vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 240.0}
+    served["vllm_group_port"] = free_port()
     trainer = trainer_for("adapo", policy, folder / "run", lora="lora" in options, **served)
-    results = {"adapo": train(trainer), "image": model.config.image_token_id, "rows_sent": FileClient.rows_sent}
+    results = {"adapo": train(trainer), "image": model.config.image_token_id, "rows_sent": CountingClient.rows_sent}
     if "checks" in options:
         from vllm_checks import served_checks
 
@@ -133,5 +117,6 @@ with server(policy, folder / "server.log") as address:
     if "oversampled" in options:
         results |= oversampled(partial(trainer_for, "adapo", policy, folder / "oversampled", **served))
     for method in OTHERS if "others" in options else []:
+        served["vllm_group_port"] = free_port()
         results[method] = train(trainer_for(method, policy, folder / method, **served))
 write(folder / "results.pt", **results)

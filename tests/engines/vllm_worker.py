@@ -1,16 +1,22 @@
-"""An extension of vLLM's worker for the tests: weights from a file, where TRL sends them over NCCL."""
+"""An extension of vLLM's worker for the tests: what its model holds."""
+
+import hashlib
 
 import torch
-from safetensors.torch import load_file
-
-if not torch.cuda.is_available():
-    import vllm._custom_ops
-
-    vllm._custom_ops._supports_onednn = False  # it repacks weights, and new ones could not be loaded
 
 
-class FileWeights:
-    """Loads named tensors into the model, as TRL's colocated mode does."""
+class Weights:
+    """Tells of each weight of the model, and zeroes them."""
 
-    def load_file(self, path):
-        self.model_runner.model.load_weights(load_file(path).items())
+    def digests(self):
+        """Name → digest of the weight's bytes."""
+        return {
+            name: hashlib.sha256(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()).hexdigest()
+            for name, weight in self.model_runner.model.named_parameters()
+        }
+
+    @torch.no_grad()
+    def zero(self):
+        """Set all weights to zero."""
+        for weight in self.model_runner.model.parameters():
+            weight.zero_()

@@ -101,6 +101,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         else:
             context = [self.vllm_client.context() if self.accelerator.is_main_process else 0]
             (self.context,) = broadcast_object_list(context)
+            self._weight_metadata: list[Any] = []  # the client announces each bucket
             # without images a server takes no prompt after which it could not give all tokens that are asked for
             self.longest_prompt = self.context - self.max_completion_length
             self.context_setting = "the server's --max-model-len"
@@ -117,6 +118,8 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
     def sync_weights(self) -> None:
         """Send the policy's weights to vLLM, and reset its caches."""
         freed = self._dist.is_fsdp or is_sharded(self.model)  # a gathered weight, when the next one comes
+        if self.mode == "server" and self.accelerator.is_main_process:
+            self.vllm_client.freed = freed
         with in_buckets(self.llm, copies=freed) if self.mode == "colocate" else nullcontext():
             super().sync_weights()
         # huggingface/trl#7198: TRL resets the prefix cache alone, and an image that was seen before the update would

@@ -23,14 +23,12 @@ class Buckets:
     """Collects weights, and loads them when they are a bucket.
 
     Args:
-        load: vLLM's `load_weights`.
+        load: vLLM's `load_weights`, or what sends a bucket to a server.
         copies: whether a weight is only there until the next one comes.
         most: bytes of a bucket.
     """
 
-    def __init__(
-        self, load: Callable[[Iterable[tuple[str, Tensor]]], Any], *, copies: bool, most: int = BUCKET
-    ) -> None:
+    def __init__(self, load: Callable[[list[tuple[str, Tensor]]], Any], *, copies: bool, most: int = BUCKET) -> None:
         self.load, self.copies, self.most = load, copies, most
         self.weights: list[tuple[str, Tensor]] = []
 
@@ -43,7 +41,8 @@ class Buckets:
     def flush(self) -> None:
         """Load what has been collected."""
         weights, self.weights = self.weights, []
-        self.load(weights)
+        if weights:
+            self.load(weights)
 
 
 @contextmanager

@@ -5,22 +5,83 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
+from torch import Tensor
 from trl.generation.vllm_client import VLLMClient, to_openai_messages
+
+from .vllm_buckets import BUCKET, Buckets
+
+Metadata = list[tuple[str, str, list[int]]]
+"""Name, dtype and shape of each weight, as TRL announces it."""
 
 
 class ImageClient(VLLMClient):
-    """`VLLMClient` that reports the server's tokens for each image, resets its encoder cache, and sends its key.
+    """`VLLMClient` for images, which sends weights in buckets.
 
-    The key is that of the environment's `VLLM_API_KEY`, which `vllm serve` reads too.
+    It reports the server's tokens for each image, resets its encoder cache, and sends its key: that of the
+    environment's `VLLM_API_KEY`, which `vllm serve` reads too.
+
+    Attributes:
+        bucket: bytes of weights after which they are sent.
+        freed: whether a weight is only there until the next one comes.
     """
+
+    bucket = BUCKET
+    freed = False
+    _gloo: Any = None
 
     def check_server(self, *args: Any, **kwargs: Any) -> None:
         """As TRL's, which then asks for the model's name; from here on the server's key is sent, if it has one."""
         if key := os.environ.get("VLLM_API_KEY"):
             self.session.headers["Authorization"] = f"Bearer {key}"
         super().check_server(*args, **kwargs)
+
+    def init_communicator(self, device: Any = 0) -> None:
+        """Meet the server's processes to send them weights, over gloo where the server was started for it."""
+        transfer = self.get_server_info()["weight_transfer_config"]
+        if not transfer or transfer["backend"] != "gloo":
+            super().init_communicator(device)
+            return
+        from vllm.utils.network_utils import get_ip
+
+        from .vllm_gloo import GlooGroup, GlooInfo
+
+        info = GlooInfo(get_ip(), self.group_port, self.get_world_size() + 1)
+        url, asked = f"{self.base_url}/init_weight_transfer_engine", {"init_info": vars(info)}
+        with ThreadPoolExecutor(max_workers=1) as executor:  # the server answers when all have met
+            answer = executor.submit(self._post, url, json=asked)
+            self._gloo = GlooGroup(info, 0)
+            answer.result()
+
+    def update_named_params(self, metadata: Metadata, named_params: Iterable[tuple[str, Tensor]]) -> None:
+        """Send weights in buckets: of each one request, and one call of the server's `load_weights`.
+
+        TRL announces all weights in one request, so that it gathers each twice in the first update, and vLLM packs
+        them into buffers of 1 GiB, with two under way.
+
+        Args:
+            metadata: is not read.
+            named_params: names and weights.
+        """
+        buckets = Buckets(self._send, copies=self.freed, most=self.bucket)
+        with nullcontext() if self._updating_weights else self.weight_update():
+            for weight in named_params:
+                buckets.add([weight])
+            buckets.flush()
+
+    def _send(self, weights: list[tuple[str, Tensor]]) -> None:
+        metadata = [(name, str(weight.dtype).removeprefix("torch."), [*weight.shape]) for name, weight in weights]
+        if self._gloo is None:
+            super().update_named_params(metadata, iter(weights))
+            return
+        names, dtypes, shapes = ([*field] for field in zip(*metadata, strict=True))
+        asked = {"update_info": {"names": names, "dtype_names": dtypes, "shapes": shapes}}
+        with ThreadPoolExecutor(max_workers=1) as executor:  # the server answers when it has received and loaded them
+            answer = executor.submit(self._post, f"{self.base_url}/update_weights", json=asked)
+            self._gloo.broadcast([weight.detach().cpu().contiguous() for _, weight in weights])
+            answer.result()
 
     def image_features(self, images: list[list | None], max_concurrent_requests: int = 64) -> list[dict | None]:
         """Process images on the server, as TRL does, and keep each image's tokens in `image_spans`.

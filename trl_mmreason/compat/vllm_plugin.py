@@ -6,6 +6,8 @@ in checkpoints of transformers 4, and refuses the others.
 
 It also transposes the experts of Qwen3-VL-MoE, as its published checkpoints have them. transformers 5 has them the
 other way round in the live model, and saves them so (huggingface/transformers#43201).
+
+A server gets one more way to receive weights: `--weight-transfer-config '{"backend": "gloo"}'`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ def register() -> None:
     AutoWeightsLoader._load_module = load_flat
     if find_spec("vllm.model_executor.layers.fused_moe.routed_experts"):  # an earlier vLLM has none
         _take_live_experts()
+    if find_spec("vllm.distributed.weight_transfer.nccl_common"):  # likewise
+        from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+        WeightTransferEngineFactory.register_engine("gloo", "trl_mmreason.compat.vllm_gloo", "GlooWeights")
 
 
 def _take_live_experts() -> None:
