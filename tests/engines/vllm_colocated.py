@@ -1,7 +1,7 @@
 """A training run with vLLM in its process: `python vllm_colocated.py FAMILY METHOD FOLDER [OPTION …]`.
 
 Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
-`lora` trains an adapter, `qlora` one of a base in 4 bit, `dropout` drops half its inputs, `shared` shares one vLLM
+`lora` trains an adapter, `adapters` one that vLLM gets as it is, `qlora` one of a base in 4 bit, `dropout` drops half its inputs, `shared` shares one vLLM
 between two processes, `side_by_side` puts images beside each other, `nan` makes the loss of the second update
 NaN, `checks` does what needs no second engine afterwards.
 """
@@ -37,9 +37,13 @@ else:
     policy = save(model, processor, folder / "policy")
 
 settings = {"vllm_tensor_parallel_size": 2, "per_device_train_batch_size": 6} if shared else {}
+if "adapters" in options:
+    settings["vllm_lora"] = True
 if "dropout" in options:
     settings["dropout"] = 0.5
-trainer = trainer_for(method, policy, folder / "run", lora="lora" in options, qlora="qlora" in options, **settings)
+trainer = trainer_for(
+    method, policy, folder / "run", lora=bool({"lora", "adapters"} & options), qlora="qlora" in options, **settings
+)
 frozen = {name: weight.clone() for name, weight in trainer.model.named_parameters() if not weight.requires_grad}
 engine = trainer.vllm_generation.llm.llm_engine
 if shared:
