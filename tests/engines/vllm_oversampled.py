@@ -1,6 +1,6 @@
 """A training run with more questions in flight than an update takes: METHOD FAMILY FOLDER RATE are its arguments.
 
-Run by test_vllm_oversampled.py. RATE is the learning rate.
+Run by test_vllm_oversampled.py. RATE is the learning rate; `adapters` behind it trains an adapter that vLLM gets as it is.
 """
 
 import sys
@@ -26,6 +26,8 @@ SETTINGS = {
     "learning_rate": rate,
     "max_steps": 6,
 }
+if adapters := sys.argv[5:] == ["adapters"]:
+    SETTINGS["vllm_lora"] = True
 
 
 @torch.no_grad()
@@ -41,7 +43,7 @@ def scored(model, trajectory):
 def main():
     model, processor = random_policy(family)
     rule_out_placeholders(model)
-    trainer = trainer_for(method, save(model, processor, folder / "policy"), folder / "run", **SETTINGS)
+    trainer = trainer_for(method, save(model, processor, folder / "policy"), folder / "run", lora=adapters, **SETTINGS)
     rollouts, batches = [], []
     prepare = trainer._generate_and_score_completions
 

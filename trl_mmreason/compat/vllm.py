@@ -100,7 +100,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             super()._init_vllm()
         if self.mode == "colocate":
             if self._lora:
-                self.adapter = AdapterInVLLM(self.llm, self._saved)
+                self.adapter = AdapterInVLLM(self.llm, self.model, self._saved)
             self.context, self.longest_prompt = (most := self.llm.llm_engine.model_config.max_model_len), most - 1
             self.context_setting = "vllm_max_model_length"
         else:

@@ -25,12 +25,14 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .model_parts import parts_of
 from .saved_weights import Saved
 from .sharding import whole
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's `max_lora_rank`."""
 
+_PREFIX = "base_model.model."  # of names in an adapter's file
 _MERGE = "Fix: vllm_lora=False, which sends merged weights."
 
 
@@ -39,55 +41,50 @@ class AdapterInVLLM:
 
     Args:
         llm: the `vllm.LLM`, built with `engine_settings`.
+        model: the policy.
         saved: the names of the base's weights in checkpoints, which vLLM reads.
 
     Attributes:
         base_sent: whether vLLM has the policy's base.
+
+    Raises:
+        ValueError: vLLM has no place for some of the adapted layers.
     """
 
-    def __init__(self, llm: Any, saved: Saved) -> None:
+    def __init__(self, llm: Any, model: Any, saved: Saved) -> None:
         from vllm.lora.request import LoRARequest
 
         self.llm, self.saved, self.base_sent = llm, saved, False
+        self._check_places(model)
         self._folder = TemporaryDirectory(prefix="mmreason_adapter_")
         self._request = partial(LoRARequest, "policy", 1, self._folder.name)
         for name in ("generate", "enqueue"):
             setattr(llm, name, partial(getattr(llm, name), lora_request=self._request()))
 
     def send(self, model: Any) -> None:
-        """Replace vLLM's adapter by the policy's; a collective operation if weights are sharded.
-
-        Raises:
-            ValueError: vLLM has no place for some of its layers.
-        """
-        tensors = {
-            f"base_model.model.{name}": tensor.to("cpu", copy=True).contiguous()
-            for path, layer in adapted_layers(model)
-            for name, tensor in _factors(self._name(path, layer), layer)
-        }
+        """Replace vLLM's adapter by the policy's; a collective operation if weights are sharded."""
         rank = highest_rank(model)
         # factors are scaled already, as layers may have different scales: vLLM has one for all, which is 1 here
         config = {"r": rank, "lora_alpha": rank, "target_modules": [], "peft_type": "LORA"}
         (Path(self._folder.name) / "adapter_config.json").write_text(json.dumps(config))
-        save_file(tensors, Path(self._folder.name) / "adapter_model.safetensors")
-        try:
-            self.llm.llm_engine.add_lora(self._request(load_inplace=True))
-        except ValueError as refused:  # names of layers that it cannot adapt
-            raise ValueError(f"vllm_lora=True: vLLM cannot hold this adapter ({refused}). {_MERGE}") from refused
-        self._check_placed()
+        save_file(adapter_tensors(model, self.saved), Path(self._folder.name) / "adapter_model.safetensors")
+        self.llm.llm_engine.add_lora(self._request(load_inplace=True))
 
-    def _name(self, path: str, layer: Any) -> str:
-        """A layer's name in checkpoints."""
-        weight = torch.empty(layer.out_features, layer.in_features, device="meta")
-        found = list(self.saved(f"{path}.weight", weight))
-        if len(found) != 1 or found[0][1].shape != weight.shape:
-            raise ValueError(f"vllm_lora=True: checkpoints have the adapted layer {path!r} in other parts. {_MERGE}")
-        return found[0][0].removesuffix(".weight")
+    def _check_places(self, model: Any) -> None:
+        from vllm.lora.utils import parse_fine_tuned_lora_name
 
-    def _check_placed(self) -> None:
-        # vLLM passes over layers that it does not adapt, as those of most vision towers
+        # vLLM passes over layers that it does not adapt, as those of most vision towers, or names them by their class
         manager = _runner(self.llm).lora_manager._adapter_manager
-        if lost := sorted(set(manager.get_adapter(1).loras) - set(manager.modules)):
+        there = {*manager.modules, *(name for parts in manager.packed_modules.values() for name in parts)}
+        mapper = getattr(manager.model, "hf_to_vllm_mapper", None)
+        mapper = mapper and mapper.get_rename_mapper()
+        lost = [
+            path
+            for path, layer in adapted_layers(model)
+            if parse_fine_tuned_lora_name(f"{_PREFIX}{_saved_name(path, layer, self.saved)}.lora_A.weight", mapper)[0]
+            not in there
+        ]
+        if lost:
             raise ValueError(
                 f"vllm_lora=True: this vLLM cannot adapt {len(lost)} of the layers that the adapter changes, the first "
                 f"of them {lost[0]!r}. Fix: leave them out of the LoRA (target_modules, exclude_modules), or "
@@ -123,12 +120,12 @@ def engine_settings(model: Any) -> dict[str, Any]:
     """
     if problem := unsupported(model):
         raise ValueError(f"vllm_lora=True: {problem} {_MERGE}")
-    rank = highest_rank(model)
+    rank, parts = highest_rank(model), parts_of(model)
     return {
         "enable_lora": True,
         "max_loras": 1,
         "max_lora_rank": min(most for most in RANKS if most >= rank),
-        "enable_tower_connector_lora": True,
+        "enable_tower_connector_lora": any("lora_" in name for name, part in parts.items() if part != "language"),
     }
 
 
@@ -164,6 +161,20 @@ def adapted_layers(model: Any) -> Iterator[tuple[str, Any]]:
             yield path, module
 
 
+def adapter_tensors(model: Any, saved: Saved) -> dict[str, Tensor]:
+    """An adapter's factors, the second ones scaled, on the CPU and by the names of checkpoints; a collective operation.
+
+    Args:
+        model: a `PeftModel`.
+        saved: the names of its base's weights.
+    """
+    return {
+        f"{_PREFIX}{name}": tensor.to("cpu", copy=True).contiguous()
+        for path, layer in adapted_layers(model)
+        for name, tensor in _factors(_saved_name(path, layer, saved), layer)
+    }
+
+
 def highest_rank(model: Any) -> int:
     """The highest rank among an adapter's layers."""
     return max(layer.r[layer.active_adapters[0]] for _, layer in adapted_layers(model))
@@ -176,6 +187,15 @@ def _is_plain(layer: Any) -> bool:
         return False
     linear = adapter in layer.lora_A and type(layer.lora_A[adapter]) is nn.Linear
     return linear or isinstance(layer, lora.Embedding)
+
+
+def _saved_name(path: str, layer: Any, saved: Saved) -> str:
+    """A layer's name in checkpoints."""
+    weight = torch.empty(layer.out_features, layer.in_features, device="meta")
+    found = list(saved(f"{path}.weight", weight))
+    if len(found) != 1 or found[0][1].shape != weight.shape:
+        raise ValueError(f"vllm_lora=True: checkpoints have the adapted layer {path!r} in other parts. {_MERGE}")
+    return found[0][0].removesuffix(".weight")
 
 
 def _factors(name: str, layer: Any) -> Iterator[tuple[str, Tensor]]:
