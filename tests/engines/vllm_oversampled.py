@@ -1,6 +1,7 @@
 """A training run with more questions in flight than an update takes: METHOD FAMILY FOLDER RATE are its arguments.
 
-Run by test_vllm_oversampled.py. RATE is the learning rate; `adapters` behind it trains an adapter that vLLM gets as it is.
+Run by test_vllm_oversampled.py. RATE is the learning rate; `adapters` behind it trains an adapter that
+vLLM gets as it is.
 """
 
 import sys

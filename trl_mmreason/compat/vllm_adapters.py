@@ -78,13 +78,12 @@ class AdapterInVLLM:
         there = {*manager.modules, *(name for parts in manager.packed_modules.values() for name in parts)}
         mapper = getattr(manager.model, "hf_to_vllm_mapper", None)
         mapper = mapper and mapper.get_rename_mapper()
-        lost = [
-            path
-            for path, layer in adapted_layers(model)
-            if parse_fine_tuned_lora_name(f"{_PREFIX}{_saved_name(path, layer, self.saved)}.lora_A.weight", mapper)[0]
-            not in there
-        ]
-        if lost:
+
+        def place(path: str, layer: Any) -> str:
+            name = f"{_PREFIX}{_saved_name(path, layer, self.saved)}.lora_A.weight"
+            return parse_fine_tuned_lora_name(name, mapper)[0]
+
+        if lost := [path for path, layer in adapted_layers(model) if place(path, layer) not in there]:
             raise ValueError(
                 f"vllm_lora=True: this vLLM cannot adapt {len(lost)} of the layers that the adapter changes, the first "
                 f"of them {lost[0]!r}. Fix: leave them out of the LoRA (target_modules, exclude_modules), or "
