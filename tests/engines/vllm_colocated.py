@@ -1,9 +1,10 @@
 """A training run with vLLM in its process: `python vllm_colocated.py FAMILY METHOD FOLDER [OPTION …]`.
 
 Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
-`lora` trains an adapter, `qlora` one of a base in 4 bit, `dropout` drops half its inputs, `shared` shares one vLLM
-between two processes, `side_by_side` puts images beside each other, `nan` makes the loss of the second update
-NaN, `checks` does what needs no second engine afterwards.
+`lora` trains an adapter, `qlora` one of a base in 4 bit, `adapters` one that vLLM gets as it is, `language` one of the
+language model alone, `dropout` drops half its inputs, `bfloat16` trains in it, `shared` shares one vLLM between two
+processes, `side_by_side` puts images beside each other, `nan` makes the loss of the second update NaN, `checks` does
+what needs no second engine afterwards.
 """
 
 import math
@@ -16,6 +17,8 @@ import torch
 from vllm_cpu import let_cpus_take_vllm
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 from vllm_turns import sampled_tokens, short_of_room, two_ways
+
+from trl_mmreason.compat.replaced import replaced
 
 let_cpus_take_vllm()
 family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), set(sys.argv[4:])
@@ -37,9 +40,17 @@ else:
     policy = save(model, processor, folder / "policy")
 
 settings = {"vllm_tensor_parallel_size": 2, "per_device_train_batch_size": 6} if shared else {}
+if "adapters" in options:
+    settings["vllm_lora"] = True
+if "bfloat16" in options:
+    settings |= {"bf16": True, "model_init_kwargs": {"dtype": "bfloat16"}, "max_steps": 12, "learning_rate": 3e-4}
+if "language" in options:
+    settings["language"] = True
 if "dropout" in options:
     settings["dropout"] = 0.5
-trainer = trainer_for(method, policy, folder / "run", lora="lora" in options, qlora="qlora" in options, **settings)
+trainer = trainer_for(
+    method, policy, folder / "run", lora=bool({"lora", "adapters"} & options), qlora="qlora" in options, **settings
+)
 frozen = {name: weight.clone() for name, weight in trainer.model.named_parameters() if not weight.requires_grad}
 engine = trainer.vllm_generation.llm.llm_engine
 if shared:
@@ -59,6 +70,11 @@ if "nan" in options:
     )
 with sampled_tokens(engine) as results["tokens"]:
     results["rollouts"] = train(trainer)
+if "adapters" in options:
+    loads, model_of_vllm = [], engine.model_executor.driver_worker.model_runner.model
+    with replaced(model_of_vllm, load_weights=loads.append):
+        trainer.vllm_generation.sync_weights()
+    results["loads"] = len(loads)
 now = dict(trainer.model.named_parameters())
 results["finite"] = all(weight.isfinite().all() for weight in now.values() if weight.is_floating_point())
 results["facts"] = asdict(trainer.facts)

@@ -13,11 +13,13 @@ def let_cpus_take_vllm():
         return
     import vllm._custom_ops
     from trl.generation import vllm_generation
+    from vllm.model_executor.layers import utils
     from vllm.model_executor.layers.fused_moe.experts import cpu_moe
 
     # The prefix cache holds whole blocks: on CPUs of 128 tokens, or of 32 at the least.
     vllm_generation.LLM = partial(vllm_generation.LLM, block_size=32)
     vllm._custom_ops._supports_onednn = False  # it repacks weights, and new ones could not be loaded
+    utils.check_cpu_sgl_kernel = lambda *_: False  # likewise in bfloat16
     pack, compute = cpu_moe.cpu_prepack_moe_weight, cpu_moe.cpu_fused_moe  # likewise of experts
 
     def pack_and_compute(output, hidden, w13, w2, w13_bias, w2_bias, weights, experts, activation, isa, *more):

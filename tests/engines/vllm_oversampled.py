@@ -1,6 +1,7 @@
 """A training run with more questions in flight than an update takes: METHOD FAMILY FOLDER RATE are its arguments.
 
-Run by test_vllm_oversampled.py. RATE is the learning rate.
+Run by test_vllm_oversampled.py. RATE is the learning rate; `adapters` behind it trains an adapter that
+vLLM gets as it is.
 """
 
 import sys
@@ -17,12 +18,13 @@ let_cpus_take_vllm()
 method, family, folder, rate = *sys.argv[1:3], Path(sys.argv[3]), float(sys.argv[4])
 torch.set_num_threads(1)
 torch.manual_seed(0)
+adapters = sys.argv[5:] == ["adapters"]
 
 
 def main():
     model, processor = random_policy(family)
     rule_out_placeholders(model)
-    settings = {**SETTINGS, "learning_rate": rate}
+    settings = {**SETTINGS, "learning_rate": rate, "lora": adapters, "vllm_lora": adapters}
     trainer = trainer_for(method, save(model, processor, folder / "policy"), folder / "run", **settings)
     batches = recorded_batches(trainer)
     with recorded_rollouts() as rollouts:

@@ -129,20 +129,24 @@ class EveryOtherGrader:
         return [Verdict(number % 2 == 0, None, "") for number, _ in enumerate(items)]
 
 
-def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0, **settings):
+def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0, language=False, **settings):
     """A trainer of one of our methods that samples with vLLM.
 
     Args:
         policy: folder of a saved policy, or a model.
         lora, qlora, dropout: whether it trains an adapter, of a base in 4 bit, and how much of its inputs it drops.
+        language: whether the adapter leaves images' encoders as they are.
     """
     run = {**RUN, **settings}
     if qlora:
         quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
         run["model_init_kwargs"] = {"dtype": "float32", "quantization_config": quantization}
+    narrow = {"exclude_modules": ".*(visual|vision|projector).*"} if language else {}
+    if settings.get("vllm_lora"):  # factors of several ranks and scales
+        narrow |= {"rank_pattern": {"q_proj": 2, "o_proj": 9}, "alpha_pattern": {"down_proj": 8}, "use_rslora": True}
     shared = {
         "train_dataset": questions(),
-        **({"peft_config": LoraConfig(**LORA, lora_dropout=dropout)} if lora or qlora else {}),
+        **({"peft_config": LoraConfig(**LORA, lora_dropout=dropout, **narrow)} if lora or qlora else {}),
     }
     if method == "adapo":
         # nothing is filtered out, so that every sampled token is compared

@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from .sharding import whole
 
 
-def merged_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
+def merged_parameters(model: Any, *, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
     """Yield name and value of each weight that the model would have with its active adapters merged, tied ones once.
 
     Weights in 4 bit are dequantised. A collective operation if weights are sharded.
 
     Args:
         model: a `PeftModel`.
+        merge: whether adapters are merged; otherwise the weights are those of the base.
     """
     wrapper = ""
     seen: set[int] = set()
@@ -41,7 +42,7 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
             wrapper = f"{path}."
         weights = {name: weight for name, weight in _plain_weights(layer, wraps) if id(weight) not in seen}
         seen.update(map(id, weights.values()))
-        if weights and isinstance(layer, BaseTunerLayer):
+        if merge and weights and isinstance(layer, BaseTunerLayer):
             merged = dict(_plain_weights(_merged_copy(layer), wraps))
             weights = {name: merged[name] for name in weights}
         for name, weight in weights.items():

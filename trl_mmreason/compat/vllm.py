@@ -27,6 +27,7 @@ from .model_parts import placeholder_ids
 from .replaced import replaced
 from .saved_weights import saved_weights
 from .sharding import is_sharded
+from .vllm_adapters import AdapterInVLLM, engine_settings
 from .vllm_buckets import in_buckets
 from .vllm_client import ImageClient
 from .vllm_pixels import normalised_by_processor
@@ -41,7 +42,7 @@ def corrected_vllm(args: Any) -> Iterator[None]:
     """While TRL builds a trainer, replace `VLLMGeneration` by `VerifiedGeneration`.
 
     Args:
-        args: the trainer's configuration; `vllm_dtype` is read if it has one.
+        args: the trainer's configuration; `vllm_dtype` and `vllm_lora` are read if it has them.
     """
     build = partial(VerifiedGeneration, args=args)
     with replaced(grpo_trainer, VLLMGeneration=build):
@@ -60,6 +61,8 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         model, mode = settings["model"], settings["mode"]
         self._dtype = engine_dtype(args, model)
         self.prompts = PromptMemory()
+        self._lora: dict[str, Any] = engine_settings(model) if getattr(args, "vllm_lora", False) else {}
+        self.adapter: AdapterInVLLM | None = None
         if mode == "colocate" and not model.name_or_path:
             raise ValueError(
                 "use_vllm with vllm_mode='colocate': the policy was passed in memory and has no folder or Hub id "
@@ -90,12 +93,14 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
 
         def build(**settings: Any) -> Any:
             # vLLM cannot be handed new weights in 4 bit, which TRL makes it keep for a QLoRA: it keeps whole ones.
-            settings |= {"quantization": None, **normalised_by_processor(), "dtype": self._dtype}
+            settings |= {"quantization": None, **normalised_by_processor(), "dtype": self._dtype, **self._lora}
             return engine(**settings)  # type: ignore[misc]
 
         with replaced(vllm_generation, LLM=build, VLLMClient=ImageClient):
             super()._init_vllm()
         if self.mode == "colocate":
+            if self._lora:
+                self.adapter = AdapterInVLLM(self.llm, self.model, self._saved)
             self.context, self.longest_prompt = (most := self.llm.llm_engine.model_config.max_model_len), most - 1
             self.context_setting = "vllm_max_model_length"
         else:
@@ -107,9 +112,15 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             self.context_setting = "the server's --max-model-len"
 
     def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
-        """As TRL's, by the names of checkpoints; adapters are merged beside the policy, which stays as it is."""
+        """As TRL's, by the names of checkpoints; adapters are merged beside the policy, which stays as it is.
+
+        With `vllm_lora` they are those of the base, and none as soon as vLLM has it.
+        """
+        if self.adapter and self.adapter.base_sent:
+            return
         if is_peft_model(self.model):
-            live = ((self._fix_param_name_to_vllm(name), weight) for name, weight in merged_parameters(self.model))
+            weights = merged_parameters(self.model, merge=self.adapter is None)
+            live = ((self._fix_param_name_to_vllm(name), weight) for name, weight in weights)
         else:
             live = super()._iter_named_params()
         for name, weight in live:
@@ -120,8 +131,13 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         freed = self._dist.is_fsdp or is_sharded(self.model)  # a gathered weight, when the next one comes
         if self.mode == "server" and self.accelerator.is_main_process:
             self.vllm_client.freed = freed
-        with in_buckets(self.llm, copies=freed) if self.mode == "colocate" else nullcontext():
+        if self.adapter and self.enable_sleep_mode:
+            self.adapter.base_sent = False  # a vLLM that sleeps keeps no weights
+        loading = self.adapter.loading_base() if self.adapter else nullcontext()
+        with loading, in_buckets(self.llm, copies=freed) if self.mode == "colocate" else nullcontext():
             super().sync_weights()
+        if self.adapter:
+            self.adapter.send(self.model)
         # huggingface/trl#7198: TRL resets the prefix cache alone, and an image that was seen before the update would
         # be encoded by the old weights.
         if self.mode == "colocate":

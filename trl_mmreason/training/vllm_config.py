@@ -52,6 +52,8 @@ class RolloutConfig(GRPOConfig):
         sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
             policy ratio, so that no pass scores them again, and importance sampling has nothing to correct. What a run
             says at its end shows how far the two differ (`sampled / trained policy`).
+        vllm_lora: whether a colocated vLLM gets a LoRA as it is, and not merged: the base is sent once, and at each
+            update the adapter alone. In bfloat16 what vLLM samples from is then closer to what is trained.
         vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
             is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
     """
@@ -64,6 +66,7 @@ class RolloutConfig(GRPOConfig):
     oversampling: float = 0.0
     oversampling_max_age: int = 3
     sampled_as_old: bool = False
+    vllm_lora: bool = False
     vllm_dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +97,11 @@ class RolloutConfig(GRPOConfig):
                     "and without top_p, top_k, min_p and repetition_penalty, with which vLLM's log-probabilities are "
                     "those among what is left. Fix: sampled_as_old=False."
                 )
+        if self.vllm_lora and not (self.use_vllm and self.vllm_mode == "colocate"):
+            raise ValueError(
+                f"{name}: vllm_lora=True is for use_vllm=True with vllm_mode='colocate'. Fix: vllm_lora=False; a "
+                "server gets merged weights."
+            )
         if self.vllm_dtype is None:
             return
         if self.vllm_dtype not in DTYPES:
