@@ -15,20 +15,12 @@ from pathlib import Path
 
 from trl import TrlParser
 
-from . import adapo, chain_of_step, self_evolution, sophia, srpo
 from .claims import claims_about, judge
 from .figures import draw_figures
 from .logged import with_logged
+from .parts import PARTS
 from .report import draw_histories, format_arms, format_claims, write_part
 from .running import BEFORE, StudyArguments, do_all, do_arm, outcomes
-
-PARTS = {
-    "adapo": adapo,
-    "srpo": srpo,
-    "chain_of_step": chain_of_step,
-    "sophia": sophia,
-    "self_evolution": self_evolution,
-}
 
 
 def main(args: StudyArguments) -> None:
@@ -49,12 +41,12 @@ def main(args: StudyArguments) -> None:
         do_all(args, [sys.executable, "-m", "study", *sys.argv[1:]])
         histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
         found = with_logged(outcomes(args), histories, getattr(module, "LOGGED", ()))
-        judged = [judge(claim, found, args.margin(claim)) for claim in claims]
+        judged = [judge(claim, found, args.rule, args.margin(claim)) for claim in claims]
         if not args.needs_another_seed(judged):
             break
         args = args.with_another_seed()
     table = format_arms(found, module.METRICS)
-    write_part(folder, args.settings, judged, table)
+    write_part(folder, args.settings, judged, table, args.decide)
     trained = {arm: runs for arm, runs in histories.items() if any(runs)}
     draw_histories(trained, module.PANELS, folder / "curves.png")
     figures = [figure for figure in getattr(module, "FIGURES", ()) if figure.arms <= there]

@@ -2,22 +2,21 @@
 
     Claim("AdaPO raises acc@t2 above GRPO's", contrast=((1, "adapo", "acc_t2"), (-1, "grpo", "acc_t2")), …)
 
-Every arm of one seed starts from the same policy and answers the same questions. So a contrast is taken question by
-question and seed by seed, and the bootstrap draws seeds, and within each of them questions, for all arms together.
+Every arm of one seed starts from the same policy and answers the same questions. So a contrast is taken seed by seed,
+and its interval is that of its mean over seeds (`intervals.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.question_table import QuestionTable
 
-_RESAMPLES = 2000
+from .intervals import Rule
 
 ClaimVerdict = Literal["holds", "does not hold", "no difference", "undecided"]
 
@@ -76,10 +75,10 @@ class Judged:
 
     Attributes:
         claim: the claim.
-        measured: the sum and its 95 % interval, over seeds and questions.
+        measured: the mean of the sum over seeds and its interval.
         by_seed: the sum of every seed, in their order.
         values: "arm metric" → mean over seeds of each term.
-        margin: difference that counts as none, of a claim that seeds are added for; `None` where their number is fixed.
+        margin: difference that counts as none, of a claim that seeds are added for; `None` for another.
     """
 
     claim: Claim
@@ -90,16 +89,11 @@ class Judged:
 
     @property
     def verdict(self) -> ClaimVerdict:
-        """ "holds" if the whole interval and every seed are above zero, "does not hold" if both are below.
-
-        A bootstrap over few seeds is too sure of itself; a seed that says otherwise leaves a claim undecided. Where
-        seeds are added, the interval decides alone, and "no difference" is one within ± `margin`.
-        """
+        """ "holds" if the interval is above zero, "does not hold" below it, "no difference" within ± `margin`."""
         low, high = self.measured.interval
-        seeds = self.by_seed if self.margin is None else []
-        if all(value > 0 for value in (low, *seeds)):
+        if low > 0:
             return "holds"
-        if all(value < 0 for value in (high, *seeds)):
+        if high < 0:
             return "does not hold"
         within = self.margin is not None and -self.margin <= low and high <= self.margin
         return "no difference" if within else "undecided"
@@ -109,39 +103,35 @@ ArmTables = Mapping[int, Mapping[str, QuestionTable]]
 """Seed → arm → what each question adds to each metric; all arms of a seed answer the same questions, in one order."""
 
 
-def judge(claim: Claim, outcomes: ArmTables, margin: float | None = None) -> Judged:
+def judge(claim: Claim, outcomes: ArmTables, rule: Rule | None = None, margin: float | None = None) -> Judged:
     """Judge whether a claim holds.
 
     Args:
         claim: its arms have to be in every outcome.
         outcomes: outcomes of one or more seeds.
+        rule: when seeds are looked at; once, after these, by default.
         margin: see `Judged`.
 
     Raises:
         ValueError: arms of one seed answered different numbers of questions.
     """
     seeds = list(outcomes)
-    sizes = [_questions(outcomes[each], claim, each) for each in seeds]
+    for seed in seeds:
+        _check_questions(outcomes[seed], claim, seed)
 
-    def value(each: int, drawn: np.ndarray | slice = slice(None)) -> float:
-        return sum(term.weight * outcomes[each][term.arm].values(drawn)[term.metric] for term in claim.contrast)
+    def value(seed: int) -> float:
+        return sum(term.weight * outcomes[seed][term.arm].values()[term.metric] for term in claim.contrast)
 
-    by_seed = [value(each) for each in seeds]
-    random = np.random.default_rng(0)
-    draws = []
-    for _ in range(_RESAMPLES):
-        places = random.integers(len(seeds), size=len(seeds))
-        draws.append(np.mean([value(seeds[k], random.integers(sizes[k], size=sizes[k])) for k in places]))
-    low, high = np.nanquantile(draws, [0.025, 0.975])
+    by_seed = [value(seed) for seed in seeds]
     values = {
-        f"{term.arm} {term.metric}": float(np.mean([outcomes[each][term.arm].values()[term.metric] for each in seeds]))
+        f"{term.arm} {term.metric}": fmean(outcomes[seed][term.arm].values()[term.metric] for seed in seeds)
         for term in claim.contrast
     }
-    return Judged(claim, Estimate(float(np.mean(by_seed)), (float(low), float(high))), by_seed, values, margin)
+    rule = rule or Rule(len(seeds), len(seeds))
+    return Judged(claim, rule.interval(by_seed), by_seed, values, margin)
 
 
-def _questions(arms: Mapping[str, QuestionTable], claim: Claim, seed: int) -> int:
+def _check_questions(arms: Mapping[str, QuestionTable], claim: Claim, seed: int) -> None:
     sizes = {term.arm: len(arms[term.arm].numerator) for term in claim.contrast}
     if len(set(sizes.values())) != 1:
         raise ValueError(f"judge: the arms of seed {seed} answered different numbers of questions: {sizes}.")
-    return next(iter(sizes.values()))

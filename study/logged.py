@@ -19,8 +19,7 @@ History = Sequence[Mapping[str, Any]]
 def with_logged(outcomes: ArmTables, histories: Mapping[str, Sequence[History]], names: Sequence[str]) -> ArmTables:
     """Add `first_NAME` and `last_NAME` of each logged name to the tables of trained arms.
 
-    A logged number belongs to no question. Every question of its arm gets it, so that all draws of questions agree and
-    the interval of a claim is over seeds alone.
+    A logged number belongs to no question. Every question of its arm gets it, so that it is the arm's mean.
 
     Args:
         outcomes: seed → arm → table.

@@ -47,10 +47,13 @@ def form_of(unit: str) -> Metric:
     return _POINTS if unit == "share" else _NUMBER
 
 
-def claims_as_json(settings: Mapping[str, Any], judged: Sequence[Judged], table: str) -> dict[str, Any]:
-    """Claims, verdicts and settings as JSON values, null for NaN."""
+def claims_as_json(
+    settings: Mapping[str, Any], judged: Sequence[Judged], table: str, decide: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Claims, verdicts, settings and the rule for the last seed as JSON values, null for NaN."""
     return {
         "settings": dict(settings),
+        "decide": dict(decide),
         "arms": table,
         "claims": [
             {
@@ -130,9 +133,15 @@ def _over_seeds(values: Sequence[float], name: str) -> str:
     return f"{form.text(float(np.mean(known)))} [{form.text(min(known))}, {form.text(max(known))}]"
 
 
-def write_part(folder: Path, settings: Mapping[str, Any], judged: Sequence[Judged], table: str) -> None:
+def write_part(
+    folder: Path, settings: Mapping[str, Any], judged: Sequence[Judged], table: str, decide: Mapping[str, Any]
+) -> None:
     """Write `table.txt`, `claims.txt` and `claims.json`."""
     write_whole(folder / "table.txt", f"{table}\n")
     write_whole(folder / "claims.txt", f"{format_claims(judged)}\n")
-    content = json.dumps(claims_as_json(settings, judged, table), indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(folder / "claims.json", content)
+    write_json(folder / "claims.json", claims_as_json(settings, judged, table, decide))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write the result of `claims_as_json`."""
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))

@@ -38,6 +38,7 @@ from trl_mmreason.scripts.stages import do_once
 from trl_mmreason.training.documented import documented
 
 from .claims import Claim, Judged
+from .intervals import Rule
 
 _BATCH = 256  # answers at a time
 
@@ -80,7 +81,9 @@ class StudyArguments:
         prepared: settings of what the arms of a seed share, and the part makes before them.
         evaluation: fields of `SamplingParams`, and `n`.
         decide: seeds are added until these `claims` are decided: the interval of each lies above 0, below 0, or within
-            ± `margin` (a share), or there are `most` seeds. Without it the seeds are those of `seeds`.
+            ± `margin` (a share), or there are `most` seeds. The first look is after `least` seeds, and another after
+            each further one; intervals are those of repeated looks (`intervals.py`). Without it the seeds are those of
+            `seeds`, looked at once.
         workers: arms that are trained at a time, each in a process of its own.
         only: "seed/arm": do this one here.
     """
@@ -129,8 +132,20 @@ class StudyArguments:
             raise ValueError(f"StudyArguments: {BEFORE!r} is the initial policy; give the arm another name.")
         in_waves(self.arms)
         self.decide = values_of(self.decide)
-        if self.decide and self.decide.keys() != {"claims", "margin", "most"}:
-            raise ValueError(f"StudyArguments: got decide={self.decide}; expected claims, margin and most.")
+        if self.decide and self.decide.keys() != {"claims", "margin", "least", "most"}:
+            raise ValueError(f"StudyArguments: got decide={self.decide}; expected claims, margin, least and most.")
+        if self.decide and not (2 <= self.decide["least"] <= self.decide["most"] >= len(self.seeds)):
+            raise ValueError(
+                f"StudyArguments: got {len(self.seeds)} seeds, and decide with least={self.decide['least']} and "
+                f"most={self.decide['most']}; expected 2 ≤ least ≤ most, and no more than most seeds."
+            )
+
+    @property
+    def rule(self) -> Rule:
+        """When seeds are looked at."""
+        return (
+            Rule(self.decide["least"], self.decide["most"]) if self.decide else Rule(len(self.seeds), len(self.seeds))
+        )
 
     def margin(self, claim: Claim) -> float | None:
         """Return the difference that counts as none, for a claim in `decide`; `None` for another."""

@@ -38,6 +38,7 @@ CLAIMS = (
     *better_in(
         "Table 2",
         ("It improves on the policy", "27.55 against 22.65", "ours", BEFORE),
+        ("With 64 questions an update it improves on the policy", "27.55 against 22.65", "ours-64", BEFORE),
         ("It is better than majority voting", "27.55 against 24.45", "ours", "majority"),
         ("Majority voting improves on the policy", "24.45 against 22.65", "majority", BEFORE),
         ("Self-consistency alone brings less than majority voting", "22.85 against 24.45", "majority", "consistency"),
@@ -54,6 +55,22 @@ CLAIMS = (
             "both",
             "majority-judge",
         ),
+    ),
+    *better_in(
+        "Eq. 12–14",
+        (
+            "A loss that sums over tokens is better than one that averages over each response",
+            "no number: the equations sum",
+            "ours",
+            "mean",
+        ),
+        ("With 64 questions an update it is better, too", "no number", "ours-64", "mean-64"),
+    ),
+    Claim(
+        "With 64 questions an update the average lets more responses be cut",
+        "Eq. 12–14",
+        "no number",
+        above("mean-64", "ours-64", "truncated"),
     ),
     Claim(
         "Distributional advantages add to that",
@@ -117,7 +134,7 @@ CLAIMS = (
 LOGGED = ("agreement", "sc_winner_accuracy", "judge_winner_accuracy")
 """What Table 7 is about, as training logs it: the rollouts of a quarter of the steps stand for the paper's batch."""
 
-METRICS = ("accuracy", "pass_at_10", "self_consistency_at_10", "distinct_answers", "tokens")
+METRICS = ("accuracy", "pass_at_10", "self_consistency_at_10", "distinct_answers", "tokens", "truncated")
 PANELS = {
     ("accuracy", "rewards/accuracy_reward/mean"): ("Accuracy (Figs. 3 and 4)", "share right"),
     "entropy": ("Entropy (Figs. 3 and 4)", "nats per token"),

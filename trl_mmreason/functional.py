@@ -11,6 +11,9 @@ from torch import Tensor
 
 # Which losses of TRL divide by the number of sequences, and so would count a sequence whose tokens are all masked.
 SEQUENCE_NORMALISED_LOSSES = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
+# Which of these sum over the tokens of a sequence and divide by nothing that depends on its length. With them an
+# advantage that all sequences have in common has no expected gradient; with the others it has one along the length's.
+TOKEN_SUMMED_LOSSES = frozenset({"dr_grpo", "luspo"})
 # Which divide by the number of kept tokens of the whole generation batch.
 TOKEN_NORMALISED_LOSSES = frozenset({"dapo", "cispo", "vespo"})
 

@@ -204,6 +204,7 @@ STAGES = {
         trl_mmreason.SelfEvolutionConfig,
         GROUP
         | {
+            "loss_type": ("dr_grpo", "Eq. 12–14: a response counts as a whole, whatever its length"),
             "learning_rate": (1e-6, "section 4.1"),
             "weight_decay": (0.01, "section 4.1"),
             "max_grad_norm": (1.0, "section 4.1"),

@@ -88,16 +88,28 @@ def test_the_worked_numbers_reach_the_loss(answering):
     assert list(trainer._logs["advantages"])[-8:] == pytest.approx(ADVANTAGES * 2, abs=1e-5)
 
 
-def test_the_loss_is_that_of_equation_12(logged):
-    """While the policy is the one that sampled, all ratios are 1 and the KL is 0: the loss is −mean A, 1.41002."""
-    log = logged(loss_type="grpo")
-    assert log["loss"] == pytest.approx(-sum(ADVANTAGES) / 4, abs=1e-3)
-    assert log["kl"] == pytest.approx(0, abs=1e-6)
+def test_the_loss_is_that_of_equation_12(answering):
+    """While the policy is the one that sampled, all ratios are 1 and the KL is 0: each response adds −A for each token.
+
+    Divided by the responses and by `max_completion_length`, a constant, and by no response's own length.
+    """
+    trainer = answering()
+    assert trainer.loss_type == "dr_grpo"
+    batch = prepared_batch(trainer)
+    tokens = batch["completion_mask"].sum(dim=1)
+    assert len(tokens.unique()) > 1
+    expected = -(batch["advantages"] * tokens).mean().item() / trainer.args.max_completion_length
+    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(expected, rel=1e-5)
+    assert trainer._metrics["train"]["kl"][-1] == pytest.approx(0, abs=1e-6)
 
 
-def test_off_policy_the_loss_is_that_of_equation_12(answering):
-    """Ratios are clipped at 0.8 and 1.2, the KL term is β k3; of a trajectory the mean over its tokens."""
-    trainer = answering(beta=0.1)
+@pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo"])
+def test_off_policy_ratios_are_clipped_and_the_kl_is_k3(answering, loss_type):
+    """Eq. 12: ratios are clipped at 0.8 and 1.2, the KL term is β k3; summed over the tokens of a response.
+
+    `loss_type: grpo`, which is not the paper's, takes the mean over its tokens.
+    """
+    trainer = answering(beta=0.1, loss_type=loss_type)
     batch = prepared_batch(trainer)
     logps, advantages = logps_of(trainer, batch), batch["advantages"].unsqueeze(1)
     torch.manual_seed(0)
@@ -107,14 +119,35 @@ def test_off_policy_the_loss_is_that_of_equation_12(answering):
     clipped = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
     divergence = log_gap.exp() - log_gap - 1
 
-    def mean(per_token):
+    def over_responses(per_token):
         mask = batch["completion_mask"]
-        return ((per_token * mask).sum(dim=1) / mask.sum(dim=1)).mean().item()
+        tokens = trainer.args.max_completion_length if loss_type == "dr_grpo" else mask.sum(dim=1)
+        return ((per_token * mask).sum(dim=1) / tokens).mean().item()
 
-    assert abs(mean(ratio * advantages) - mean(clipped)) > 1e-3
-    assert 0.1 * mean(divergence) > 1e-3
+    assert abs(over_responses(ratio * advantages) - over_responses(clipped)) > 1e-3
+    assert 0.1 * over_responses(divergence) > 1e-3
     loss = trainer.compute_loss(trainer.model, batch).item()
-    assert loss == pytest.approx(0.1 * mean(divergence) - mean(clipped), abs=1e-5)
+    assert loss == pytest.approx(0.1 * over_responses(divergence) - over_responses(clipped), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"loss_type": "grpo"}, "loss_type='grpo' divides by a number of tokens, which pays for longer responses"),
+        ({"loss_type": "dapo"}, "loss_type='dapo' divides by a number of tokens"),
+        ({"mask_truncated_completions": True}, "mask_truncated_completions=True spares cut responses"),
+        ({}, None),
+        ({"loss_type": "luspo"}, None),
+        ({"loss_type": "grpo", "centre_advantages": True}, None),
+        ({"loss_type": "grpo", "advantages": "grpo", "mask_truncated_completions": True}, None),
+    ],
+)
+def test_what_pays_for_length_is_warned_of(answering, caplog, settings, why):
+    """`test_length.py` enumerates the gradients that say so."""
+    answering(judge=False, **settings)
+    said = [one.getMessage() for one in caplog.records if "log-sum-exp advantages" in one.getMessage()]
+    assert len(said) == (why is not None)
+    assert why is None or why in said[0]
 
 
 def normalised(rewards):

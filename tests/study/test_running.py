@@ -15,6 +15,7 @@ from small_study import ROOT, small
 
 from study import adapo, self_evolution, sophia, srpo
 from study.claims import Claim, Judged, claims_about, judge
+from study.intervals import Rule
 from study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
 from study.running import BEFORE, Start, StudyArguments, begin, do_all, do_arm, in_waves, outcomes, same_model
 from trl_mmreason.evaluation.metrics import Estimate
@@ -41,7 +42,7 @@ def test_every_arm_is_measured_and_every_claim_judged(done, tmp_path):
     judged = [judge(claim, found) for claim in claims]
     table = format_arms(found, adapo.METRICS)
     assert [line.split()[0] for line in table.splitlines()[1:]] == [BEFORE, *done.arms]
-    write_part(tmp_path, done.settings, judged, table)
+    write_part(tmp_path, done.settings, judged, table, done.decide)
     saved = json.loads((tmp_path / "claims.json").read_text())["claims"]
     assert [claim["claim"] for claim in saved] == [claim.text for claim in claims]
     assert {claim["verdict"] for claim in saved} <= {"holds", "does not hold", "undecided"}
@@ -241,7 +242,7 @@ def test_seeds_are_added_until_the_claims_are_decided(tmp_path):
     """Of two claims to decide and one other; the interval of the first is too wide for a margin of 2 points."""
     wide, narrow = Estimate(0.01, (-0.05, 0.05)), Estimate(0.0, (-0.01, 0.01))
     measured = {"first": wide, "second": narrow, "other": wide}
-    decide = {"claims": ["first", "second"], "margin": 0.02, "most": 3}
+    decide = {"claims": ["first", "second"], "margin": 0.02, "least": 2, "most": 3}
 
     def needs_another_seed(args):
         claims = {Claim(text, "Table 1", "", ()): estimate for text, estimate in measured.items()}
@@ -257,8 +258,14 @@ def test_seeds_are_added_until_the_claims_are_decided(tmp_path):
     assert not needs_another_seed(small("adapo", tmp_path, seeds=[100, 110], decide={**decide, "margin": 0.05}))
     assert not needs_another_seed(small("adapo", tmp_path, seeds=[100, 110], decide={**decide, "claims": ["second"]}))
     assert not needs_another_seed(small("adapo", tmp_path))  # nothing is to be decided
-    with pytest.raises(ValueError, match=r"got decide=\{'claims': \['first'\]\}; expected claims, margin and most"):
+    assert (args.rule, small("adapo", tmp_path, seeds=[100, 110]).rule) == (Rule(2, 3), Rule(2, 2))
+    with pytest.raises(ValueError, match=r"got decide=\{'claims': \['first'\]\}; expected claims, margin, least and"):
         small("adapo", tmp_path, decide={"claims": ["first"]})
+    for other in ({"least": 1}, {"least": 4}, {"most": 1, "least": 1}):
+        with pytest.raises(ValueError, match=r"got 2 seeds, .* expected 2 ≤ least ≤ most, and no more than most seeds"):
+            small("adapo", tmp_path, seeds=[100, 110], decide={**decide, **other})
+    with pytest.raises(ValueError, match="got 4 seeds, and decide with least=2 and most=3"):
+        small("adapo", tmp_path, seeds=[100, 110, 120, 130], decide=decide)
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path):

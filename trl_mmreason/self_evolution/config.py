@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..functional import TOKEN_SUMMED_LOSSES
 from ..scripts.system_prompts import read_optional_text
 from ..training.documented import documented
 from ..training.vllm_config import RolloutConfig
@@ -29,6 +30,10 @@ class SelfEvolutionConfig(RolloutConfig):
     advantages="grpo"`.
 
     Attributes:
+        loss_type: "dr_grpo", the sum over the tokens of a response divided by a constant, `max_completion_length`, as
+            Eq. 12–14 weigh a response as a whole. The log-sum-exp advantages are all below 0; with "grpo", the mean
+            over its tokens, what they have in common would push towards longer responses. The default of other
+            methods is "grpo".
         vote: what agreement pays: "self_consistency" its share of the group (Eq. 3), "majority" 1 for the winner
             (Eq. 5), "none" nothing: the judge's score is the reward.
         judge: let a frozen judge score each response, and modulate what agreement pays (Eq. 7).
@@ -59,6 +64,7 @@ class SelfEvolutionConfig(RolloutConfig):
             estimator; TRL's own default is on.
     """
 
+    loss_type: str = "dr_grpo"
     vote: str = "self_consistency"
     judge: bool = True
     advantages: str = "log_sum_exp"
@@ -84,6 +90,17 @@ class SelfEvolutionConfig(RolloutConfig):
     weight_decay: float = 0.01
     num_train_epochs: float = 20.0
     use_bias_correction_kl: bool = False
+
+    @property
+    def pays_for_length(self) -> str | None:
+        """What makes the expected gradient of an advantage that all responses have in common other than 0, if any."""
+        if self.advantages == "grpo" or self.centre_advantages:
+            return None
+        if self.loss_type not in TOKEN_SUMMED_LOSSES:
+            return f"loss_type={self.loss_type!r} divides by a number of tokens, which pays for longer responses"
+        if self.mask_truncated_completions:
+            return "mask_truncated_completions=True spares cut responses what all others lose, which pays for being cut"
+        return None
 
     @property
     def modulation(self) -> dict[str, float]:

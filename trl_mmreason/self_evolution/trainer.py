@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -28,6 +29,8 @@ from .config import SelfEvolutionConfig
 from .objective import log_sum_exp_advantages
 from .recipe import PAPER
 from .rewards import SelfEvolutionRewards
+
+logger = logging.getLogger(__name__)
 
 
 class SelfEvolutionTrainer(GroupGRPOTrainer):
@@ -88,6 +91,12 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             raise TypeError(
                 f"SelfEvolutionTrainer: judge is {judge!r:.80}, expected an engine. Fix: ServerEngine(model, url) or "
                 "TransformersEngine(path)."
+            )
+        if args.pays_for_length:
+            logger.warning(
+                "SelfEvolutionTrainer: log-sum-exp advantages are all below 0, by about log num_generations, and %s. "
+                "Fix: loss_type='dr_grpo' and mask_truncated_completions=False, or centre_advantages=True.",
+                args.pays_for_length,
             )
         processing_class = processing_class or load_policy_processor(model, args)
         self.judge, self.grader = judge, grader_or_rules(grader, "SelfEvolutionTrainer")

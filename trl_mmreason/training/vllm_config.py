@@ -27,8 +27,8 @@ class RolloutConfig(GRPOConfig):
 
     Attributes:
         loss_type: how the loss of tokens is averaged (see `GRPOConfig`): "grpo", the mean over trajectories of the mean
-            over their tokens; TRL's own default is "dapo", the mean over all tokens, in which a long trajectory weighs
-            more.
+            over their tokens, for advantages that are centred within their group; TRL's own default is "dapo", the mean
+            over all tokens, in which a long trajectory weighs more.
         vllm_importance_sampling_mode: see `GRPOConfig`; by default "token_truncate" where `top_p`, `top_k` or `min_p`
             cut off unlikely tokens, and otherwise TRL's "sequence_mask". With a cut vLLM's log-probability of a token
             is that among the tokens that are left, the trainer's that among all, and their ratio is below 1 for every
