@@ -32,6 +32,7 @@ BENCHMARKS = {
     "gpu_check": ("gpu_check",),
     "rollout_scheduler": ("micro_batches", "weight_sync", "oversampling", "refill"),
     "on_paper": ("on_paper",),
+    "rows": ("rows",),
 }
 """Module → the benchmarks in it."""
 

@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, List, Value
 
+from .mixed_sources import MIXTURES, mixed, read_mixture
 from .row_cache import cache_arguments
 from .row_columns import SourceColumns, find_columns, left_out_columns
 from .row_kinds import KINDS, RowKindName
@@ -99,7 +101,8 @@ def load_rows(
 
     Args:
         source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
-            metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken).
+            metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken); or a .yaml file that names
+            several of these with weights (`mixed_sources`).
         split: which split to take. A single file is one split, whatever it is called.
         columns: our name → the source's column, for example {"prompt": "problem"}; by default found by `SYNONYMS`.
             None says that the source has none: {"answer": None} for data without labels, whose `answer` is then None.
@@ -130,39 +133,89 @@ def load_rows(
         raise DataError(f"load_rows: video_frames is {video_frames}; expected at least 1")
     if kind not in KINDS:
         raise DataError(f"load_rows: kind is {kind!r}; expected one of {list(KINDS)}")
-    table = read_source(source, split)
+    reading = _Reading(
+        split, columns or {}, list(keep_columns), image_root, video_frames, system_prompt, on_error, num_proc, kind
+    )
+    if isinstance(source, str | os.PathLike) and str(source).endswith(MIXTURES):
+        return _load_mixture(Path(source), reading, max_rows, seed)
+    return _load_source(source, reading, max_rows, seed)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How the rows of a source are read: arguments of `load_rows`, and the beginning of their ids."""
+
+    split: str
+    columns: Mapping[str, str | None]
+    keep_columns: list[str]
+    image_root: str | os.PathLike | None
+    video_frames: int | None
+    system_prompt: str | None
+    on_error: str
+    num_proc: int | None
+    kind: RowKindName
+    id_prefix: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Our names of columns that a source may have."""
+        own = ["prompt", "images", *KINDS[self.kind].names, "id", "category"]
+        videos = VIDEO_NAMES if self.video_frames is not None else ()
+        return [*own, *([TOLERANCE] if self.kind == "questions" else []), *videos]
+
+
+def _load_mixture(path: Path, reading: _Reading, max_rows: int | None, seed: int | None) -> LoadedRows:
+    """Load all rows of the sources that a YAML file names, and mix them by their weights."""
+    parts = read_mixture(path)
+    loaded = {
+        part.name: _load_source(part.source, replace(reading, **part.reading, id_prefix=f"{part.name}/"), None, None)
+        for part in parts
+    }
+    rows = {name: one.dataset for name, one in loaded.items()}
+    return LoadedRows(
+        mixed(rows, {part.name: part.weight for part in parts}, max_rows, seed),
+        [problem for one in loaded.values() for problem in one.problems],
+        {f"{name}/{ours}": column for name, one in loaded.items() for ours, column in one.columns.items()},
+        [f"{name}/{column}" for name, one in loaded.items() for column in one.left_out],
+    )
+
+
+def _load_source(source: Any, reading: _Reading, max_rows: int | None, seed: int | None) -> LoadedRows:
+    table = read_source(source, reading.split)
     positions = _positions(len(table.dataset), max_rows, seed)
     raw = table.dataset.select(positions)
     if len(raw) == 0:
         raise DataError(f"{table.name} has no rows")
+    kind, keep_columns = KINDS[reading.kind], reading.keep_columns
     present = SourceColumns.of(json_columns(raw, table.name) if table.is_json else raw.features)
-    own = ["prompt", "images", *KINDS[kind].names, "id", "category"]
-    names = [*own, *([TOLERANCE] if kind == "questions" else []), *(VIDEO_NAMES if video_frames is not None else ())]
-    source_columns = find_columns(
-        present, columns or {}, table.name, names, required=KINDS[kind].required, ends=KINDS[kind].ends
-    )
+    columns = find_columns(present, reading.columns, table.name, reading.names, required=kind.required, ends=kind.ends)
     for column in keep_columns:
         if column not in present.outer:
             raise DataError(f"{table.name} has no column {column!r} to keep; it has {present.outer}")
-        if column in (*names, *KINDS[kind].features, "problems"):
+        if column in (*reading.names, *kind.features, "problems"):
             raise DataError(f"keep_columns cannot hold {column!r}: the result has its own column of that name")
-    left_out = left_out_columns(present, [*source_columns.values(), *keep_columns])
+    left_out = left_out_columns(present, [*columns.values(), *keep_columns])
     if left_out:
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
 
-    root = table.image_root if image_root is None else Path(image_root)
     unread = left_out
-    if "images" in (columns or {}):  # which images the model sees has been decided; `None`: no media at all
-        unread = [column for column in left_out if "images" in source_columns and is_media_column(column)]
-    features = {} if table.is_json else {one: cell(raw.features, one) for one in source_columns.values()}
+    if "images" in reading.columns:  # which images the model sees has been decided; `None`: no media at all
+        unread = [column for column in left_out if "images" in columns and is_media_column(column)]
     reader = RowReader(
-        source_columns, root, table.name, system_prompt, tuple(unread), features, video_frames or 0, kind
+        columns,
+        table.image_root if reading.image_root is None else Path(reading.image_root),
+        table.name,
+        reading.system_prompt,
+        tuple(unread),
+        {} if table.is_json else {column: cell(raw.features, column) for column in columns.values()},
+        reading.video_frames or 0,
+        reading.kind,
+        reading.id_prefix,
     )
-    checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
-    made = ["prompt", "images", *KINDS[kind].features, "id", "category"]
-    made += [TOLERANCE] if TOLERANCE in source_columns else []
-    dataset, problems = _sort_out(checked, positions, [*made, *keep_columns], table.name, on_error)
-    return LoadedRows(dataset, problems, source_columns, left_out)
+    checked = _check_rows(raw, positions, reader, table.is_json, keep_columns, reading.num_proc)
+    made = ["prompt", "images", *kind.features, "id", "category", *([TOLERANCE] if TOLERANCE in columns else [])]
+    dataset, problems = _sort_out(checked, positions, [*made, *keep_columns], table.name, reading.on_error)
+    return LoadedRows(dataset, problems, columns, left_out)
 
 
 def _positions(rows: int, max_rows: int | None, seed: int | None) -> Sequence[int]:

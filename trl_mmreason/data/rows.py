@@ -107,6 +107,7 @@ class RowReader:
         features: types of the source's columns; empty for JSON.
         video_frames: frames to read of each video in the columns `video` and `videos`.
         kind: what the rows are for.
+        id_prefix: beginning of every id.
     """
 
     columns: Mapping[str, str]
@@ -117,6 +118,7 @@ class RowReader:
     features: Mapping[str, Any] = field(default_factory=dict)
     video_frames: int = 0
     kind: RowKindName = "questions"
+    id_prefix: str = ""
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the columns of the common row, and `problems`: a list of column, reason and message.
@@ -162,7 +164,7 @@ class RowReader:
             "prompt": read("prompt", lambda value: read_prompt(value, image_count, self.system_prompt)) or [],
             "images": images,
             **kind.read(read, ends_prompt),
-            "id": read("id", read_label) or f"{self.source_name}-{index}",
+            "id": self.id_prefix + (read("id", read_label) or f"{self.source_name}-{index}"),
             "category": read("category", read_label),
             **({TOLERANCE: read(TOLERANCE, read_tolerance)} if TOLERANCE in self.columns else {}),
             "problems": problems,

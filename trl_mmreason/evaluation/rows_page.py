@@ -38,13 +38,13 @@ def column_lines(loaded: LoadedRows) -> list[tuple[str, str]]:
 
 def problem_counts(loaded: LoadedRows) -> list[tuple[str, str]]:
     """Reasons why rows cannot be used, each with the number of rows, the most frequent first."""
-    rows = {(problem.reason, problem.row) for problem in loaded.problems}
-    return [(reason, str(count)) for reason, count in Counter(reason for reason, _ in rows).most_common()]
+    rows = {(problem.reason, problem.row, problem.id) for problem in loaded.problems}
+    return [(reason, str(count)) for reason, count in Counter(reason for reason, *_ in rows).most_common()]
 
 
 def counts_line(loaded: LoadedRows, name: str) -> str:
     """A sentence with the number of usable rows."""
-    bad = len({problem.row for problem in loaded.problems})
+    bad = len({(problem.row, problem.id) for problem in loaded.problems})
     return f"{name}: {len(loaded.dataset)} of {len(loaded.dataset) + bad} rows can be used"
 
 
