@@ -33,6 +33,7 @@ BENCHMARKS = {
     "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "oversampling_curves", "refill"),
     "weight_sync": ("weight_sync", "weight_sync_served"),
     "on_paper": ("on_paper",),
+    "rows": ("rows",),
 }
 """Module → the benchmarks in it."""
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import trl_mmreason as mm
 from trl_mmreason.chain_of_step import miniature
+from trl_mmreason.chain_of_step.labelled_steps import read_labelled_chains
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.recipe import ChainOfStepArguments, format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.search import MAX_STEPS
@@ -67,9 +68,9 @@ class ChainOfStep(Pipeline):
         if self.args.label_dataset == "miniature":
             rows, evaluations = miniature.labelled_chains(self.folder)
         else:
-            rows = read_completions(self.args.label_dataset)
+            rows = read_labelled_chains(self.args.label_dataset)
             named = self.args.label_eval_datasets.items()
-            evaluations = {name: read_completions(source) for name, source in named}
+            evaluations = {name: read_labelled_chains(source) for name, source in named}
         trainer = self.trainer(mm.ProcessRewardTrainer, base, config, rows, eval_dataset=evaluations or None)
         self.learn(trainer)
         metrics = trainer.evaluate() if evaluations else {}

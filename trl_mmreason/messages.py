@@ -119,11 +119,14 @@ def conversation(value: Any) -> Any:
 
 
 def images_inside(value: Any) -> list[Any]:
-    """The images inside the parts of messages, {"type": "image", "image": …}, in order."""
+    """The images inside the parts of messages, in order.
+
+    Parts are {"type": "image", "image": …}, or OpenAI's {"type": "image_url", "image_url": {"url": …}}.
+    """
     messages = value if isinstance(value, list) else []
     contents = [_without_none(message).get("content") for message in messages]
     parts = [_without_none(part) for content in contents if isinstance(content, list) for part in content]
-    return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]
+    return [image for part in parts if (image := _image_of(part)) is not None]
 
 
 def split_answer(messages: Any) -> tuple[Any, Any]:
@@ -186,9 +189,19 @@ def _message(message: Any) -> Any:
     return fields or message
 
 
+def _image_of(part: Mapping[str, Any]) -> Any:
+    """The image of a part; `None` if it has none."""
+    if part.get("type") == "image":
+        return part.get("image")
+    url = part.get("image_url") if part.get("type") == "image_url" else None
+    return url.get("url") if isinstance(url, Mapping) else url
+
+
 def _part_text(part: Mapping[str, Any]) -> Any:
     """A part as a string; `None` if it is neither text nor an image."""
     if part.get("type") == "image" and part.keys() <= {"type", "image"}:
+        return PLACEHOLDER
+    if part.get("type") == "image_url" and _image_of(part) is not None:
         return PLACEHOLDER
     return part["text"] if part.keys() == {"type", "text"} and part["type"] == "text" else None
 

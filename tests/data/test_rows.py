@@ -109,7 +109,7 @@ BAD = [
     ("images", 7, "wrong type", "got 7 (int); expected a path"),
     ("images", [{"image": "a.png"}], "wrong type", 'the keys [\'image\']; expected "bytes" or "path" among them'),
     ("images", [{"url": "a.png", "path": None}], "wrong type", "a dictionary with the keys ['path', 'url']"),
-    ("images", ["file:///a.png"], "image is a link", "write the path without file://"),
+    ("images", ["file:///no/a.png"], "missing image file", "'/no/a.png' does not exist"),
     ("images", ["bomb.png"], "unreadable image", "; shrink it"),
     ("images", ["empty.png"], "unreadable image", "empty.png cannot be decoded"),
     ("images", [None, "whole.png"], "missing image", "the row has no image 1 of 2 (it is None)"),

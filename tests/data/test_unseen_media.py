@@ -40,7 +40,7 @@ NESTED = [
 ]
 IMAGES = [
     *(("img", "lost.png"), ("picture", ["there.png"]), ("image_paths", ["lost.jpg"]), ("photo", png())),
-    *(("image_url", LINK), ("image_urls", [LINK]), ("scan", {"bytes": png(), "path": None}), ("data", ENCODED)),
+    *(("image_url", LINK), ("picture_urls", [LINK]), ("scan", {"bytes": png(), "path": None}), ("data", ENCODED)),
     *(("file", "there.png"), ("screenshot_b64", f"data:image/png;base64,{ENCODED}"), ("pixel_values", [[0.5]])),
     *(("img", Image.new("RGB", (2, 2))), ("frames", ["lost.png", "lost.jpg"]), ("imgs", "a.png,b.png")),
     ("img", "Screenshot 7.png"),

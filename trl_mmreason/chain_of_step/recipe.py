@@ -121,9 +121,9 @@ class ChainOfStepArguments(StagedArguments):
         max_completion_length: token limit of a chain.
         step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
             has a teacher of known truth write them.
-        label_dataset: labelled chains for the prm stage, as `mmreason annotate` makes them: a Hub id, a parquet file or
-            a folder of them; "miniature" has chains of the policy labelled, some by Monte Carlo, the others by a judge
-            of known truth.
+        label_dataset: labelled chains for the prm stage, as `mmreason annotate` makes them, or steps with labels as
+            VisualPRM400K has them: a Hub id, a file or a folder; "miniature" has chains of the policy labelled, some
+            by Monte Carlo, the others by a judge of known truth.
         label_eval_datasets: name → labelled chains to evaluate the process reward model on; the miniature makes "seen"
             and "unseen" questions.
         process_reward_base: what the process reward model is trained from; the sft stage's policy by default. The paper

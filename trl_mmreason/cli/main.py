@@ -21,13 +21,14 @@ from .commands import (
     reflect,
     report_command,
     revise,
+    rows_command,
     steps,
     train,
     trajectories,
 )
 
 COMMANDS = (
-    *(train, doctor, prefilter_command, reflect, revise),
+    *(train, doctor, rows_command, prefilter_command, reflect, revise),
     *(steps, annotate, trajectories, evaluate, merge_command, report_command),
 )
 

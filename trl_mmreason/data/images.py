@@ -7,6 +7,7 @@ import hashlib
 import io
 import math
 import os
+import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ DECODING_ERRORS = (
 )
 IMAGE_COLUMNS = ("images", "image")
 _LINKS = ("http://", "https://")
+ENCODED_IMAGE = re.compile(r"data:image/|(/9j/|iVBORw0KGgo|R0lGOD|UklGR)[A-Za-z0-9+/\s]{60}")
+"""Beginning of an image as text: a data URL, or base64 of JPEG, PNG, GIF or WebP."""
 _MAX_SIDE_PIXELS = 768  # larger images are shrunk, or a few hundred photographs make a page that no browser opens
 _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these hold as JPEG what a reader sees
 
@@ -137,6 +140,13 @@ def _source(value: Any) -> Image.Image | Path | bytes | str:
     if isinstance(value, Image.Image | bytes):
         return value
     raise TypeError(f"An image is {value!r:.80} ({type(value).__name__}); expected a PIL image, a path or bytes.")
+
+
+def decoded_base64(text: str) -> bytes | None:
+    """The bytes of an image file that `text` holds in base64 or as a data URL; `None` if it is anything else."""
+    if not ENCODED_IMAGE.match(text):
+        return None
+    return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text)
 
 
 def record_problem(value: Any) -> str | None:

@@ -24,12 +24,17 @@ from datasets import Dataset
 from ..grading.version import grader_version
 from ..messages import images_inside
 from .row_sources import parsed_lines
+from .row_values import cell, local_path
 from .rows import RowReader
 from .video import VIDEO_NAMES, pyav
 
 _KEPT_SECONDS = 30 * 24 * 3600
 _ROWS_AT_ONCE = 1000
-_READERS = ("row_loading.py", "../messages.py", "images.py", "row_values.py", "rows.py", "unseen_media.py", "video.py")
+_IMAGE_FIELDS = ("image", "image_url", "url")  # of parts of messages
+_READERS = (
+    *("row_loading.py", "../messages.py", "image_marks.py", "images.py", "row_kinds.py", "row_values.py", "rows.py"),
+    *("unseen_media.py", "video.py"),
+)
 
 
 def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_json: bool) -> dict[str, Any]:
@@ -41,7 +46,7 @@ def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_jso
     arguments = (raw._fingerprint, sorted(vars(reader).items()), list(keep), _reader_version(), decoder)
     digest = hashlib.sha256(repr(arguments).encode())
     for path in _paths_in_lines(raw, reader) if is_json else _paths_in_columns(raw, reader):
-        digest.update(repr(_file_state(reader.image_root / path)).encode())
+        digest.update(repr(_file_state(local_path(path, reader.image_root))).encode())
     key = digest.hexdigest()[:32]
     folder = Path(datasets.config.HF_DATASETS_CACHE) / "trl_mmreason"
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +57,7 @@ def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_jso
 
 def _paths_in_lines(lines: Dataset, reader: RowReader) -> Iterator[str]:
     for row in parsed_lines(lines):
-        values = {name: row.get(column) for name, column in reader.columns.items()}
+        values = {name: cell(row, column) for name, column in reader.columns.items()}
         seen = [values.get(name) for name in ("images", *VIDEO_NAMES)]
         for one in (*_flat(seen), *images_inside(values.get("prompt"))):
             path = one.get("path") if isinstance(one, Mapping) else one
@@ -72,10 +77,13 @@ def _flat(value: Any) -> Iterator[Any]:
 def _paths_in_columns(rows: Dataset, reader: RowReader) -> Iterator[str]:
     """Paths of images and videos without bytes; bytes are not even read: the fingerprint of the rows covers them."""
     columns = {name: reader.columns[name] for name in ("images", *VIDEO_NAMES, "prompt") if name in reader.columns}
-    for table in rows.select_columns(sorted(set(columns.values()))).with_format("arrow").iter(_ROWS_AT_ONCE):
-        for name, column in columns.items():
+    places = {name: [column] if column in rows.features else column.split(".") for name, column in columns.items()}
+    outer = sorted({place[0] for place in places.values()})
+    for table in rows.select_columns(outer).with_format("arrow").iter(_ROWS_AT_ONCE):
+        for name, (column, *fields) in places.items():
             for chunk in table[column].chunks:
-                yield from _paths_in(chunk, name != "prompt")
+                inside = pc.struct_field(chunk, fields) if fields else chunk
+                yield from _paths_in(inside, name != "prompt")
 
 
 def _paths_in(array: pa.Array, is_image: bool) -> Iterator[str]:
@@ -92,7 +100,7 @@ def _paths_in(array: pa.Array, is_image: bool) -> Iterator[str]:
         yield from paths.filter(is_absent).drop_null().to_pylist()
     elif pa.types.is_struct(kind):
         for field in kind:
-            yield from _paths_in(pc.struct_field(array, field.name), field.name == "image")
+            yield from _paths_in(pc.struct_field(array, field.name), field.name in _IMAGE_FIELDS)
     elif is_image and pa.types.is_string(kind):
         yield from array.drop_null().to_pylist()
 

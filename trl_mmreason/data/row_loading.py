@@ -13,54 +13,53 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
+from datasets import Dataset, DatasetDict, Features, Image, List, Value
 
+from .mixed_sources import MIXTURES, mixed, read_mixture
 from .row_cache import cache_arguments
+from .row_columns import SourceColumns, find_columns, left_out_columns
+from .row_kinds import KINDS, RowKindName
 from .row_sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
-from .row_values import RefusedValue, naming_column
-from .rows import MESSAGES, NAMES, TOLERANCE, DataError, RowProblem, RowReader
+from .row_values import RefusedValue, cell
+from .rows import MESSAGES, TOLERANCE, DataError, RowProblem, RowReader
 from .unseen_media import is_media_column
 from .video import VIDEO_NAMES
 
 logger = logging.getLogger(__name__)
 
-# The names that data sets customarily use. Our own name wins over its synonyms; two synonyms are ambiguous.
-SYNONYMS = {
-    "prompt": ("question", "problem", "query"),
-    "images": ("image", "image_path", "file_name", "file_names"),
-    "answer": ("answers", "solution", "ground_truth"),
-    "choices": ("options",),
-    "id": ("question_id",),
-    "category": ("subject",),
-}
-# Columns of whole conversations, as ms-swift and LLaVA name them: read where nothing else is the prompt, and their last
-# turn is the answer where nothing else is.
-CONVERSATIONS = ("messages", "conversations")
-_REQUIRED = ("prompt", "answer")
 
-CHECKED_FEATURES = {
-    "prompt": MESSAGES,
-    "images": List(Image(mode="RGB")),
-    "answer": List(Value("string")),
-    # A struct would give every row the letters of all rows. (`answer` is no Json: whatever writes a decoded Json
-    # string again, such as `map`, turns "7" into the number 7 and "null" into None.)
-    "choices": Json(),
-    "id": Value("string"),
-    "category": Value("string"),
-    "problems": List({"column": Value("string"), "reason": Value("string"), "message": Value("string")}),
-}
+def checked_features(kind: RowKindName = "questions") -> dict[str, Any]:
+    """The type of each column of checked rows."""
+    return {
+        "prompt": MESSAGES,
+        "images": List(Image(mode="RGB")),
+        **KINDS[kind].features,
+        "id": Value("string"),
+        "category": Value("string"),
+        "problems": List({"column": Value("string"), "reason": Value("string"), "message": Value("string")}),
+    }
 
 
 class LoadedRows(NamedTuple):
-    """The usable rows, and the problems of the others."""
+    """The usable rows, the problems of the others, and what was read.
+
+    Attributes:
+        dataset: the usable rows.
+        problems: why each of the others is none.
+        columns: our name → the source's column.
+        left_out: the source's columns that were not read.
+    """
 
     dataset: Dataset
     problems: list[RowProblem]
+    columns: Mapping[str, str] = {}
+    left_out: Sequence[str] = ()
 
 
 def load_rows(
@@ -76,10 +75,11 @@ def load_rows(
     num_proc: int | None = None,
     max_rows: int | None = None,
     seed: int | None = None,
+    kind: RowKindName = "questions",
 ) -> LoadedRows:
     """Load, check and normalise the rows of a data source.
 
-    The dataset has exactly these columns, and those of `keep_columns`:
+    The dataset has exactly these columns, or those of another kind, and those of `keep_columns`:
 
     - `prompt`: messages with string contents, with `<image>` where images stand inside the text, and without where all
       come first.
@@ -101,7 +101,8 @@ def load_rows(
 
     Args:
         source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
-            metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken).
+            metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken); or a .yaml file that names
+            several of these with weights (`mixed_sources`).
         split: which split to take. A single file is one split, whatever it is called.
         columns: our name → the source's column, for example {"prompt": "problem"}; by default found by `SYNONYMS`.
             None says that the source has none: {"answer": None} for data without labels, whose `answer` is then None.
@@ -116,6 +117,9 @@ def load_rows(
         num_proc: processes that check rows, as in `datasets.Dataset.map`.
         max_rows: take no more rows than this, before they are checked.
         seed: seed of a random choice of `max_rows`, in the order of the source; `None` takes the first.
+        kind: "questions"; or, in the place of `answer` and `choices`, "completions" with `completion` (a string) for
+            supervised training, "preferences" with `chosen` and `rejected` (messages) for DPO, or "steps" with `steps`
+            and `step_labels` for a process reward model.
 
     Raises:
         DataError: the source cannot be read, a required column is missing or ambiguous, no row can be used, or, with
@@ -127,31 +131,91 @@ def load_rows(
         raise DataError(f"load_rows: max_rows is {max_rows}; expected at least 1")
     if video_frames is not None and video_frames < 1:
         raise DataError(f"load_rows: video_frames is {video_frames}; expected at least 1")
-    table = read_source(source, split)
+    if kind not in KINDS:
+        raise DataError(f"load_rows: kind is {kind!r}; expected one of {list(KINDS)}")
+    reading = _Reading(
+        split, columns or {}, list(keep_columns), image_root, video_frames, system_prompt, on_error, num_proc, kind
+    )
+    if isinstance(source, str | os.PathLike) and str(source).endswith(MIXTURES):
+        return _load_mixture(Path(source), reading, max_rows, seed)
+    return _load_source(source, reading, max_rows, seed)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How the rows of a source are read: arguments of `load_rows`, and the beginning of their ids."""
+
+    split: str
+    columns: Mapping[str, str | None]
+    keep_columns: list[str]
+    image_root: str | os.PathLike | None
+    video_frames: int | None
+    system_prompt: str | None
+    on_error: str
+    num_proc: int | None
+    kind: RowKindName
+    id_prefix: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Our names of columns that a source may have."""
+        own = ["prompt", "images", *KINDS[self.kind].names, "id", "category"]
+        videos = VIDEO_NAMES if self.video_frames is not None else ()
+        return [*own, *([TOLERANCE] if self.kind == "questions" else []), *videos]
+
+
+def _load_mixture(path: Path, reading: _Reading, max_rows: int | None, seed: int | None) -> LoadedRows:
+    """Load all rows of the sources that a YAML file names, and mix them by their weights."""
+    parts = read_mixture(path)
+    loaded = {
+        part.name: _load_source(part.source, replace(reading, **part.reading, id_prefix=f"{part.name}/"), None, None)
+        for part in parts
+    }
+    rows = {name: one.dataset for name, one in loaded.items()}
+    return LoadedRows(
+        mixed(rows, {part.name: part.weight for part in parts}, max_rows, seed),
+        [problem for one in loaded.values() for problem in one.problems],
+        {f"{name}/{ours}": column for name, one in loaded.items() for ours, column in one.columns.items()},
+        [f"{name}/{column}" for name, one in loaded.items() for column in one.left_out],
+    )
+
+
+def _load_source(source: Any, reading: _Reading, max_rows: int | None, seed: int | None) -> LoadedRows:
+    table = read_source(source, reading.split)
     positions = _positions(len(table.dataset), max_rows, seed)
     raw = table.dataset.select(positions)
     if len(raw) == 0:
         raise DataError(f"{table.name} has no rows")
-    present = json_columns(raw, table.name) if table.is_json else raw.column_names
-    names = (*NAMES, TOLERANCE) if video_frames is None else (*NAMES, TOLERANCE, *VIDEO_NAMES)
-    source_columns = find_columns(present, columns or {}, table.name, names)
+    kind, keep_columns = KINDS[reading.kind], reading.keep_columns
+    present = SourceColumns.of(json_columns(raw, table.name) if table.is_json else raw.features)
+    columns = find_columns(present, reading.columns, table.name, reading.names, required=kind.required, ends=kind.ends)
     for column in keep_columns:
-        if column not in present:
-            raise DataError(f"{table.name} has no column {column!r} to keep; it has {list(present)}")
-        if column in (*NAMES, TOLERANCE, "problems"):
+        if column not in present.outer:
+            raise DataError(f"{table.name} has no column {column!r} to keep; it has {present.outer}")
+        if column in (*reading.names, *kind.features, "problems"):
             raise DataError(f"keep_columns cannot hold {column!r}: the result has its own column of that name")
-    left_out = [column for column in present if column not in source_columns.values() and column not in keep_columns]
+    left_out = left_out_columns(present, [*columns.values(), *keep_columns])
     if left_out:
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
 
-    root = table.image_root if image_root is None else Path(image_root)
-    if "images" in (columns or {}):  # which images the model sees has been decided; `None`: no media at all
-        left_out = [column for column in left_out if "images" in source_columns and is_media_column(column)]
-    features = {} if table.is_json else {column: raw.features[column] for column in source_columns.values()}
-    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out), features, video_frames or 0)
-    checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
-    own = [*NAMES, *([TOLERANCE] if TOLERANCE in source_columns else [])]
-    return _sort_out(checked, positions, [*own, *keep_columns], table.name, on_error)
+    unread = left_out
+    if "images" in reading.columns:  # which images the model sees has been decided; `None`: no media at all
+        unread = [column for column in left_out if "images" in columns and is_media_column(column)]
+    reader = RowReader(
+        columns,
+        table.image_root if reading.image_root is None else Path(reading.image_root),
+        table.name,
+        reading.system_prompt,
+        tuple(unread),
+        {} if table.is_json else {column: cell(raw.features, column) for column in columns.values()},
+        reading.video_frames or 0,
+        reading.kind,
+        reading.id_prefix,
+    )
+    checked = _check_rows(raw, positions, reader, table.is_json, keep_columns, reading.num_proc)
+    made = ["prompt", "images", *kind.features, "id", "category", *([TOLERANCE] if TOLERANCE in columns else [])]
+    dataset, problems = _sort_out(checked, positions, [*made, *keep_columns], table.name, reading.on_error)
+    return LoadedRows(dataset, problems, columns, left_out)
 
 
 def _positions(rows: int, max_rows: int | None, seed: int | None) -> Sequence[int]:
@@ -161,49 +225,6 @@ def _positions(rows: int, max_rows: int | None, seed: int | None) -> Sequence[in
     return sorted(np.random.default_rng(seed).permutation(rows)[:max_rows].tolist())
 
 
-def find_columns(
-    present: Sequence[str], columns: Mapping[str, str | None], source_name: str, names: Sequence[str] = NAMES
-) -> dict[str, str]:
-    """Map our column names to the source's, for the columns that the source has.
-
-    Raises:
-        DataError: a required column is missing, two columns could be meant, or `columns` names an unknown one.
-    """
-    if unknown := sorted(columns.keys() - set(names)):
-        videos = "; video and videos are columns with video_frames=… alone" if {*unknown} <= {*VIDEO_NAMES} else ""
-        raise DataError(
-            f"columns has the keys {unknown}; expected our names {names} → names of the source's columns{videos}"
-        )
-    if "prompt" in columns and columns["prompt"] is None:
-        raise DataError(f"{source_name}: columns has no column for prompt (None), which every row needs: name one")
-    source_columns: dict[str, str] = {}
-    for name in names:
-        if name in columns:
-            candidates = [] if columns[name] is None else [columns[name]]
-        else:
-            candidates = [name] if name in present else [each for each in SYNONYMS.get(name, ()) if each in present]
-            if name == "prompt" and not candidates:
-                candidates = [each for each in CONVERSATIONS if each in present]
-            if name == "answer" and not candidates and source_columns.get("prompt") in CONVERSATIONS:
-                candidates = [source_columns["prompt"]]
-        if len(candidates) > 1:
-            raise DataError(
-                f"{source_name}: {name} could be any of {candidates}; say which with columns: {naming_column(name)}"
-            )
-        if candidates and candidates[0] not in present:
-            raise DataError(f"{source_name} has no column {candidates[0]!r} for {name}; it has {list(present)}")
-        if not candidates and name in _REQUIRED and name not in columns:
-            looked_for = [name, *SYNONYMS[name], *(CONVERSATIONS if name == "prompt" else ())]
-            without = "; or null (None) there if there is none" if name == "answer" else ""
-            raise DataError(
-                f"{source_name} has no column for {name}: looked for {looked_for}, found "
-                f"{list(present)}; name it with columns: {naming_column(name)}{without}"
-            )
-        if candidates:
-            source_columns[name] = str(candidates[0])
-    return source_columns
-
-
 def _check_rows(
     raw: Dataset, positions: Sequence[int], reader: RowReader, is_json: bool, keep: list[str], num_proc: int | None
 ) -> Dataset:
@@ -211,7 +232,10 @@ def _check_rows(
     columns = raw.features
     kept_features = json_features(raw, keep) if is_json else {column: columns[column] for column in keep}
     keeps = is_json or raw.cache_files  # of rows that are in memory alone nothing goes to disk
-    own_features = {**CHECKED_FEATURES, **({TOLERANCE: Value("float64")} if TOLERANCE in reader.columns else {})}
+    own_features = {
+        **checked_features(reader.kind),
+        **({TOLERANCE: Value("float64")} if TOLERANCE in reader.columns else {}),
+    }
     caching = cache_arguments(raw, reader, keep, is_json) if keeps else {"load_from_cache_file": False}
     return (raw if is_json else undecoded(raw)).map(
         _check_row,
@@ -242,7 +266,7 @@ def _check_row(
 
 def _sort_out(
     checked: Dataset, positions: Sequence[int], names: list[str], source_name: str, on_error: str
-) -> LoadedRows:
+) -> tuple[Dataset, list[RowProblem]]:
     """Separate good rows from bad ones, and report the bad ones according to `on_error`."""
     problems, summary = row_problems(checked, positions, source_name)
     good = [row for row, row_problems in enumerate(checked["problems"]) if not row_problems]
@@ -252,10 +276,13 @@ def _sort_out(
         counts = Counter(problem.reason for problem in problems).most_common()
         reasons = ", ".join(f"{count} × {reason}" for reason, count in counts)
         logger.warning("%s and were left out (%s):\n%s", summary, reasons, list_first(problems, 5))
-    dataset = with_plain_answers(checked).select_columns(names)
+    dataset = (with_plain_answers(checked) if "answer" in names else checked).select_columns(names)
     usable = dataset.select(good) if problems else dataset
-    _warn_of_unlisted_choices(usable, source_name)
-    return LoadedRows(usable, problems)
+    if "choices" in names:
+        _warn_of_unlisted_choices(usable, source_name)
+    if "completion" in names:
+        _warn_of_several_answers(usable, source_name)
+    return usable, problems
 
 
 def _warn_of_unlisted_choices(dataset: Dataset, source_name: str) -> None:
@@ -273,6 +300,19 @@ def _warn_of_unlisted_choices(dataset: Dataset, source_name: str) -> None:
             len(unlisted),
             len(dataset),
             unlisted[0],
+        )
+
+
+def _warn_of_several_answers(dataset: Dataset, source_name: str) -> None:
+    """Warn once of conversations with several answers, of which only the last one is a completion."""
+    several = sum(any(one["role"] == "assistant" for one in prompt) for prompt in dataset["prompt"])
+    if several:
+        logger.warning(
+            "%s: %d of %d conversations have several answers. The last one is the completion; the earlier ones are "
+            "part of the prompt, and nothing is learned of them.",
+            source_name,
+            several,
+            len(dataset),
         )
 
 

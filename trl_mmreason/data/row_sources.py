@@ -23,7 +23,8 @@ from .rows import DataError
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _ACCEPTED = (
     f"A source is a Hub id, a file ({', '.join(SUFFIXES)}), a folder of such files, an image folder with "
-    "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset."
+    "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset. A configuration of a Hub id follows "
+    "a colon, owner/name:configuration."
 )
 _OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
 _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # hold no rows
@@ -60,9 +61,11 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
         return _read_files([path], path.stem)
     if path.is_dir():
         return _read_folder(path, split)
-    if path.suffix in SUFFIXES or is_missing_path(str(source)):  # the Hub need not be asked
+    name, _, config = str(source).rpartition(":") if ":" in str(source) else (str(source), "", "")
+    if path.suffix in SUFFIXES or is_missing_path(name):  # the Hub need not be asked
         raise DataError(f"{str(source)!r} does not exist here (looked from {Path.cwd()}). {_ACCEPTED}")
-    return Source(_load(str(source), str(source), split=split), str(source), Path.cwd())
+    root = Path(name) if Path(name).is_dir() else Path.cwd()
+    return Source(_load(str(source), name, config or None, split=split), str(source), root)
 
 
 def read_completions(source: str, split: str = "train") -> Dataset:
@@ -231,8 +234,14 @@ def parsed_lines(lines: Dataset) -> Iterable[dict[str, Any]]:
             continue
 
 
-def json_columns(lines: Dataset, source_name: str) -> list[str]:
-    columns = list(dict.fromkeys(column for row in parsed_lines(lines) for column in row))
+def json_columns(lines: Dataset, source_name: str) -> dict[str, dict[str, None]]:
+    """The columns that any line has, each with the fields of its records, in order."""
+    columns: dict[str, dict[str, None]] = {}
+    for row in parsed_lines(lines):
+        for column, value in row.items():
+            fields = columns.setdefault(column, {})
+            if isinstance(value, dict):
+                fields.update(dict.fromkeys(value))
     if not columns:
         raise DataError(f"{source_name}: no line is a JSON object; the first begins {lines[0][LINE][:60]!r}")
     return columns

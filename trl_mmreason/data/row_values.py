@@ -9,6 +9,7 @@ import string
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import PIL.Image
@@ -17,12 +18,13 @@ from datasets import ClassLabel, LargeList, List, Value
 from ..grading.choices import names_a_choice
 from ..grading.decide import gold_problem
 from ..grading.equivalence import same_answer
-from ..grading.extraction import read_gold
+from ..grading.extraction import extract_answer, read_gold, without_thinking
 from ..messages import PLACEHOLDER, shape_problem
 from .images import (
     DECODING_ERRORS,
     SeveralFrames,
     decode,
+    decoded_base64,
     gap_problem,
     image_file,
     present_images,
@@ -35,6 +37,10 @@ _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 # A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
 _ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
 _WRITTEN_LIST = re.compile(rf"""\[\s*(?=.*["']){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]""", re.DOTALL)
+_FILE_URL = "file://"
+_SOLUTION = re.compile(r"</?think>|<answer>|<CONCLUSION>", re.IGNORECASE)
+_CONCLUSION = re.compile(r"<CONCLUSION>((?:(?!<CONCLUSION>).)*)</CONCLUSION>", re.IGNORECASE | re.DOTALL)
+_LONGEST_ANSWER = 200  # characters of one line after the thought that is taken as it is
 _IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
 
 
@@ -54,6 +60,18 @@ class RefusedValue(Exception):
     def in_column(self, column: str) -> dict[str, str]:
         """This problem as an entry of a row's list of problems."""
         return {"column": column, "reason": self.reason, "message": self.message}
+
+
+def cell(row: Mapping[str, Any], column: str) -> Any:
+    """The value of a column, or of a field inside one, "column.field"; `None` if the row has none.
+
+    Of a data set's features it is the type of that column or field.
+    """
+    if column in row or "." not in column:
+        return row.get(column)
+    outer, _, field = column.partition(".")
+    inside = row.get(outer)
+    return cell(inside, field) if isinstance(inside, Mapping) else None
 
 
 def as_declared(value: Any, feature: Any) -> Any:
@@ -84,7 +102,7 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
             "the conversation does not end with a message of the assistant, which would be the answer; add it, or name "
             f"a column of answers: {naming_column('answer')}",
         )
-    answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
+    answers = [_final_answer(_read_text(item)) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
         raise RefusedValue("empty answer", f"the answer is {show(value)}; give a string or a list of strings")
     texts = choices.values() if choices else ()
@@ -112,6 +130,23 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
     for answer in answers:
         _check_choice(answer, choices)
     return answers
+
+
+def _final_answer(text: str) -> str:
+    """The answer at the end of a solution that thinks in tags, or in LLaVA-CoT's stages; any other text as it is."""
+    if not _SOLUTION.search(text):
+        return text
+    concluded = [match[1] for match in _CONCLUSION.finditer(text)]
+    said = concluded[-1] if concluded else text
+    rest = (without_thinking(said) or "").strip()
+    answer = extract_answer(said) or (rest if len(rest) <= _LONGEST_ANSWER and "\n" not in rest else "")
+    if answer:
+        return answer
+    raise RefusedValue(
+        "no answer in the solution",
+        f"the answer is a whole solution, {show(text)}, which ends with none that can be told from it; write the short "
+        f"answer into a column of its own: {naming_column('answer')}",
+    )
 
 
 def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
@@ -189,8 +224,8 @@ def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
     """Return {"bytes", "path"} for each image, as `datasets.Image(mode="RGB")` stores it, decoding each once.
 
     Args:
-        value: one image or a list of them, or any form of none (`present_images`). An image is a path, the bytes
-            of a file, or a dictionary with "bytes" or "path".
+        value: one image or a list of them, or any form of none (`present_images`). An image is a path, a file:// URL,
+            the bytes of a file, base64 or a data URL, or a dictionary with "bytes" or "path".
         image_root: folder that relative paths start from.
     """
     if problem := gap_problem(value):
@@ -202,6 +237,8 @@ def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
     stored: dict[str, Any] = {"bytes": None, "path": None}
     if problem := record_problem(value):
         raise RefusedValue("wrong type", f'an image is {problem}: write {{"path": …}}, or the path alone')
+    if isinstance(value, str):
+        value = _bytes_of_base64(value)
     if isinstance(value, Mapping):
         path = value.get("path")
         stored = {"bytes": (value.get("bytes") or None) if path else value.get("bytes"), "path": path}
@@ -228,18 +265,32 @@ def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
     return stored if repaired is None else stored_image(repaired)
 
 
+def _bytes_of_base64(text: str) -> str | bytes:
+    """The bytes of an image in base64 or a data URL; any other text as it is."""
+    try:
+        return decoded_base64(text) or text
+    except ValueError as error:
+        raise RefusedValue("unreadable image", f"the base64 {show(text)} cannot be decoded ({error})") from error
+
+
+def local_path(path: str, image_root: Path) -> Path:
+    """Where a path or a file:// URL of a row lies; both may be relative to `image_root`."""
+    plain = image_root / path.removeprefix(_FILE_URL)
+    if path.startswith(_FILE_URL) and "%" in path and not os.path.isfile(plain):
+        return image_root / unquote(path.removeprefix(_FILE_URL))
+    return plain
+
+
 def existing_file(path: str, image_root: Path, kind: str = "image") -> Path:
-    """The file of a path from `image_root`; `kind` is what it should hold."""
+    """The file of a path or a file:// URL from `image_root`; `kind` is what it should hold."""
     if re.match(r"(https?|s3|hf|gs)://", path):
         raise RefusedValue(f"{kind} is a link", f"{path!r} is not on this machine; download the {kind}s first")
-    if path.startswith("file://"):
-        raise RefusedValue(f"{kind} is a link", f"{path!r} is a URL of a file; write the path without file://")
     if path.startswith("data:") or len(path) > 1024 or max(map(len, path.split("/"))) > _MAX_FILE_NAME:
         raise RefusedValue(
             f"{kind} is base64",
             f"expected a path and got {show(path)}; save it as a file and give its path, or give its bytes",
         )
-    file = (image_root / path).absolute()
+    file = local_path(path, image_root).absolute()
     if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
         raise RefusedValue(f"missing {kind} file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
     return file

@@ -16,14 +16,15 @@ from typing import Any
 
 import datasets
 
-from ..messages import PLACEHOLDER, conversation, images_inside, split_answer
+from ..messages import PLACEHOLDER, conversation, images_inside
+from .image_marks import with_usual_marks
 from .images import present_images
+from .row_kinds import KINDS, RowKindName
 from .row_values import (
     RefusedValue,
     as_declared,
+    cell,
     naming_column,
-    read_answers,
-    read_choices,
     read_images,
     read_label,
     read_tolerance,
@@ -33,7 +34,6 @@ from .row_values import (
 from .unseen_media import TEXT_ALONE, mark_problem, unseen_media
 from .video import VIDEO_NAMES, read_videos
 
-NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 TOLERANCE = "tolerance"  # of rows whose source has such a column
 
 Row = Mapping[str, Any]
@@ -98,14 +98,16 @@ class RowReader:
     """Reads and checks the rows of one source.
 
     Attributes:
-        columns: our name → the source's column, for those that the source has. One column for `prompt` and `answer`
-            holds conversations, whose last turn is the answer.
+        columns: our name → the source's column, for those that the source has. One column for `prompt` and `answer`,
+            or what the kind has in its place, holds conversations that end with it.
         image_root: folder that relative paths of images start from.
         source_name: beginning of the ids of rows without one.
         system_prompt: put before every prompt as a system message.
         unread: further columns, which are searched for media that the model would not see.
         features: types of the source's columns; empty for JSON.
         video_frames: frames to read of each video in the columns `video` and `videos`.
+        kind: what the rows are for.
+        id_prefix: beginning of every id.
     """
 
     columns: Mapping[str, str]
@@ -115,6 +117,8 @@ class RowReader:
     unread: tuple[str, ...] = ()
     features: Mapping[str, Any] = field(default_factory=dict)
     video_frames: int = 0
+    kind: RowKindName = "questions"
+    id_prefix: str = ""
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the columns of the common row, and `problems`: a list of column, reason and message.
@@ -122,13 +126,14 @@ class RowReader:
         A refused value is None or empty. `answer` is always a list of strings.
         """
         problems: list[dict[str, str]] = []
+        kind = KINDS[self.kind]
         values = {
-            name: as_declared(row.get(column), self.features.get(column)) for name, column in self.columns.items()
+            name: as_declared(cell(row, column), self.features.get(column)) for name, column in self.columns.items()
         }
         inside = images_inside(values.get("prompt"))
         values["prompt"] = conversation(values.get("prompt"))
-        if ends_with_answer := self.columns.get("answer") == self.columns.get("prompt"):
-            values["prompt"], values["answer"] = split_answer(values["prompt"])
+        if ends_prompt := self.columns.get(kind.ends) == self.columns.get("prompt"):
+            values["prompt"], values[kind.ends] = kind.split(values["prompt"])
 
         def read(name: str, reader: Callable[[Any], Any]) -> Any:
             if name not in self.columns:
@@ -149,19 +154,17 @@ class RowReader:
             marked = _with_texts(values["prompt"], lambda text: text.replace(_VIDEO, PLACEHOLDER))
             values["prompt"], images = placed or (marked, images)
         image_count = None if problems else len(images)
-        unread = {column: row.get(column) for column in self.unread}
+        unread = {column: cell(row, column) for column in self.unread}
         read_ones = None if problems else [*present_images(values.get("images")), *inside, *chain(*videos)]
         if unseen := unseen_media(unread, read_ones, image_root=self.image_root, fix=_reading_images):
             alone = TEXT_ALONE if unseen.reason == "video or audio" else ""
             problems.append({**unseen._asdict(), "message": unseen.message + alone})
         problems.extend(self._dropped_text(row))
-        choices = read("choices", read_choices)
         return {
             "prompt": read("prompt", lambda value: read_prompt(value, image_count, self.system_prompt)) or [],
             "images": images,
-            "answer": read("answer", lambda value: read_answers(value, choices, ends_with_answer)) or [],
-            "choices": choices,
-            "id": read("id", read_label) or f"{self.source_name}-{index}",
+            **kind.read(read, ends_prompt),
+            "id": self.id_prefix + (read("id", read_label) or f"{self.source_name}-{index}"),
             "category": read("category", read_label),
             **({TOLERANCE: read(TOLERANCE, read_tolerance)} if TOLERANCE in self.columns else {}),
             "problems": problems,
@@ -246,7 +249,7 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(messages, list):
         raise wrong_type(value, "a string or a list of messages with 'role' and 'content'")
-    messages = [_read_message(message) for message in messages]
+    messages = with_usual_marks([_read_message(message) for message in messages], image_count or 0)
     user_message = next((message for message in messages if message["role"] == "user"), None)
     if user_message is None:
         raise RefusedValue("empty prompt", "the prompt has no user message; add the question as one")

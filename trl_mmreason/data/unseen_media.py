@@ -20,6 +20,7 @@ from datasets import Audio, Dataset, LargeList, List, Video
 from ..messages import PLACEHOLDER, count_marks
 from .images import (
     DECODING_ERRORS,
+    ENCODED_IMAGE,
     IMAGE_COLUMNS,
     gap_problem,
     image_digest,
@@ -39,7 +40,6 @@ _ORIGIN = re.compile(r"(.*_)?(id|source|origin)s?", re.IGNORECASE)  # where a ro
 _KINDS = ("image", "video", "audio")  # as {"kind": "image", "uri": …} and the like say what they hold
 _SAYS_KIND = ("type", "kind", "modality", "media_type")
 _LINKS = ("http://", "https://")
-_ENCODED = re.compile(r"data:image/|(/9j/|iVBORw0KGgo|R0lGOD|UklGR)[A-Za-z0-9+/\s]{60}")  # JPEG, PNG, GIF, WebP
 # Marks of models and data sets. A lone <img> is one at the two ends of the text, elsewhere it is HTML.
 _MARK = re.compile(
     r"<\|[a-z_]*(image|img|video|audio|vision)[a-z_]*\d*\|>"
@@ -281,7 +281,7 @@ def _is_image(leaf: _Leaf, root: Path | None) -> bool:
         return True
     if not isinstance(value, str):
         return isinstance(value, PIL.Image.Image)
-    if _ENCODED.match(value):
+    if ENCODED_IMAGE.match(value):
         return True
     is_link = named and value.startswith(_LINKS) and not any(map(str.isspace, value))
     return is_link or _is_named_file(leaf, _IMAGE_FILE, named, root)
@@ -289,7 +289,7 @@ def _is_image(leaf: _Leaf, root: Path | None) -> bool:
 
 def _is_another(value: Any, images: Sequence[Any], root: Path | None) -> bool:
     """Whether an image is none of those that are read; a file that is not there may be the name of one of them."""
-    is_path = isinstance(value, str) and not (value.startswith(_LINKS) or _ENCODED.match(value))
+    is_path = isinstance(value, str) and not (value.startswith(_LINKS) or ENCODED_IMAGE.match(value))
     if is_path and not os.path.isfile(value if root is None else root / value):
         names = {Path(one["path"]).name for one in images if isinstance(one, Mapping) and one.get("path")}
         return bool(names) and Path(value).name not in names

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
+from PIL.Image import Image
 
 from ..data.folders import write_whole
 from ..data.images import page_data_url
@@ -105,7 +106,6 @@ def write_report(
     Raises:
         ValueError: when trajectories with one id differ in question, answer or category.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters: dict[str, Callable[..., Any]] = {
         "number": lambda value: "n/a" if value is None or math.isnan(value) else f"{value:.3g}",
         "percent": lambda share: f"{100 * min(max(share, 0.0), 1.0):.0f}%",
@@ -113,9 +113,7 @@ def write_report(
         "tokens": _with_faint_tokens,
         "json": json.dumps,
     }
-    environment.filters |= filters
-    page = environment.from_string(_content("report.html")).render(
-        content=_content,
+    page = page_template("report.html", filters).render(
         title=title,
         command=command,
         settings=settings,
@@ -130,6 +128,19 @@ def write_report(
         colours=_COLOURS,
     )
     write_whole(path, page)
+
+
+def page_template(name: str, filters: Mapping[str, Callable[..., Any]] | None = None) -> Template:
+    """A template of the folder `page`, which escapes all text; `content(file)` puts one of its own files in."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= filters or {}
+    environment.globals["content"] = _content
+    return environment.from_string(_content(name))
+
+
+def page_images(images: Iterable[Image]) -> list[dict[str, Any]]:
+    """Images for a template: their data URLs, and whether they are small."""
+    return [{"uri": page_data_url(one), "small": max(one.size) < _SMALL_SIDE_PIXELS} for one in images]
 
 
 def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -176,7 +187,7 @@ def _question(group: list[Trajectory]) -> dict[str, Any]:
     is_group = first.step is not None
     return {
         "trajectories": [{"of": trajectory, "values": _values(trajectory)} for trajectory in group],
-        "images": [{"uri": page_data_url(one), "small": max(one.size) < _SMALL_SIDE_PIXELS} for one in first.images],
+        "images": page_images(first.images),
         "about": [
             first.id,
             first.category,

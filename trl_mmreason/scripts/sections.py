@@ -35,8 +35,8 @@ class DataArguments:
     """The source of the questions.
 
     Attributes:
-        dataset_name: Hub id, local file or folder (`data.row_loading.load_rows`), or `miniature/<category>` for
-            drawn problems.
+        dataset_name: Hub id, local file or folder (`data.row_loading.load_rows`), a .yaml file with several of them
+            and their weights, or `miniature/<category>` for drawn problems.
         dataset_split: the split to train on.
         eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.
         eval_split: the split to compare on, by default `test`. For the miniature: `new_pictures`, the default there, or

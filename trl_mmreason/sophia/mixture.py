@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..data.images import stored_images
+from ..data.mixed_sources import share_counts
 from ..data.row_sources import read_completions
 from ..data.rows import MESSAGES
 from ..jobs.source_rows import ROWS_A_BATCH
@@ -24,7 +24,6 @@ from .prompts import CAPTION_PROMPT, prompt_for
 from .rewarded_rows import finite_reward
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")
-_DIGITS = 10**6  # resolution of a share
 
 _FEATURES = {
     "prompt": MESSAGES,
@@ -59,7 +58,7 @@ def mix(
         ValueError: a part has no share, the shares do not sum to 1, or rows lack columns or have no finite reward.
     """
     _check(parts, shares)
-    counts = _counts({name: len(part) for name, part in parts.items()}, shares)
+    counts = share_counts({name: len(part) for name, part in parts.items()}, shares)
     logprobs = _LOGPROBS if all("behavior_logps" in part.column_names for part in parts.values()) else {}
     features = Features({**_FEATURES, **logprobs})
     mixed = [
@@ -170,18 +169,6 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
         rewards = part.with_format(None)["reward"][:] if "reward" in part.column_names else []
         for number, reward in enumerate(rewards):
             finite_reward(reward, f"mix: the reward of row {number} of part {name!r}")
-
-
-def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """Rows of each part, for the largest possible whole; fractions go to the largest remainders."""
-    exact = {name: Fraction(shares[name]).limit_denominator(_DIGITS) for name in sizes}
-    exact = {name: share / sum(exact.values()) for name, share in exact.items()}
-    total = math.floor(min(sizes[name] / share for name, share in exact.items()))
-    counts = {name: math.floor(total * share) for name, share in exact.items()}
-    by_remainder = sorted(sizes, key=lambda name: counts[name] - total * exact[name])
-    for name in by_remainder[: total - sum(counts.values())]:
-        counts[name] += 1
-    return counts
 
 
 def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str | None) -> Dataset:

@@ -82,6 +82,15 @@ def system_prompt(arguments: Namespace, *, is_srpo: bool = False) -> str | None:
     return read_system_prompt("--system-prompt", arguments.system_prompt)
 
 
+def add_reading(command: ArgumentParser) -> None:
+    """Declare how the rows of a source are read."""
+    add, columns = command.add_argument, 'our column names → the source\'s, as JSON: {"answer": "solution"}'
+    add("--columns", type=parsers.json_object, help=columns)
+    add("--image-root", help="base folder of relative image paths; by default the file's")
+    frames = "read each video in the columns video and videos as N frames; without it rows with videos are refused"
+    add("--video-frames", type=parsers.count, metavar="N", help=frames)
+
+
 def add_sampling(command: ArgumentParser, *, shared: bool = True) -> None:
     """Declare how data are read, shared, sampled and graded; the description gets a word on killed runs, keys and GPUs.
 
@@ -92,11 +101,8 @@ def add_sampling(command: ArgumentParser, *, shared: bool = True) -> None:
         f"{command.description} A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate "
         f"launch -m {module} …"
     )
-    add, columns = command.add_argument, 'our column names → the source\'s, as JSON: {"answer": "solution"}'
-    add("--columns", type=parsers.json_object, help=columns)
-    add("--image-root", help="base folder of relative image paths; by default the file's")
-    frames = "read each video in the columns video and videos as N frames; without it rows with videos are refused"
-    add("--video-frames", type=parsers.count, metavar="N", help=frames)
+    add_reading(command)
+    add = command.add_argument
     share = (
         "process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
         "machines without a common disk"

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Json, Value
 
-from ...data.row_loading import CHECKED_FEATURES, list_first, row_problems, with_plain_answers
+from ...data.row_loading import checked_features, list_first, row_problems, with_plain_answers
 from ...data.row_sources import LINE, parse_line
 from ...data.row_values import RefusedValue, read_images
 from . import drawn, mathematics, science
@@ -25,7 +25,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 _COLUMNS = ("prompt", "images", "answer", "choices", "id", "category", "hint", "group", "tolerance")
-_FEATURES = Features({**CHECKED_FEATURES, "hint": Value("string"), "group": Value("string"), "tolerance": Json()})
+_FEATURES = Features({**checked_features(), "hint": Value("string"), "group": Value("string"), "tolerance": Json()})
 
 
 def load_benchmark(

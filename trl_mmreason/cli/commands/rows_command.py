@@ -1,0 +1,48 @@
+"""Show what would be loaded from a source.
+
+Check every row as training does, print which columns are read and left out and how many rows cannot be used for which
+reason, and write an HTML page with these and ten rows with their images. SOURCE is whatever dataset_name takes. Nothing
+is trained or sampled; training reads the checked rows from the cache afterwards.
+
+example: mmreason rows data/train.jsonl --columns '{"answer": "solution"}' --output rows.html
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from ...scripts.refusals import WrongArgument
+from . import parsers
+from .command_options import add_reading
+
+KIND_NAMES = ("questions", "completions", "preferences", "steps")  # of `row_kinds.KINDS`, which takes long to import
+
+
+def add(command: ArgumentParser) -> None:
+    add = command.add_argument
+    add("source", metavar="SOURCE", help="Hub id, local file or folder")
+    add("--split", default="train", help="split of SOURCE to read")
+    kinds = "what the rows are for: questions to be rewarded, completions to learn, preferences of DPO, labelled steps"
+    add("--kind", choices=KIND_NAMES, default="questions", help=kinds)
+    add_reading(command)
+    add("--max-rows", type=parsers.count, metavar="N", help="check no more rows than N, chosen at random")
+    add("--shown", type=parsers.count, default=10, metavar="N", help="rows in the page")
+    add("--output", type=Path, default=Path("rows.html"), help="page to write")
+
+
+def run(arguments: Namespace) -> None:
+    from ...data.row_loading import list_first, load_rows
+    from ...evaluation.metrics import aligned
+    from ...evaluation.rows_page import column_lines, counts_line, problem_counts, write_rows_page
+
+    output = arguments.output
+    if not output.parent.is_dir():
+        raise WrongArgument(f"--output {output}: there is no folder {output.parent}")
+    reading = {name: getattr(arguments, name) for name in ("split", "columns", "image_root", "video_frames", "kind")}
+    loaded = load_rows(arguments.source, max_rows=arguments.max_rows, seed=0, **reading)
+    lines = [counts_line(loaded, arguments.source), aligned([("column", "read as"), *column_lines(loaded)])]
+    if counts := problem_counts(loaded):
+        lines += [aligned([("reason", "rows"), *counts]), list_first(loaded.problems, 5)]
+    write_rows_page(output, loaded, name=arguments.source, command=arguments.command_line, shown=arguments.shown)
+    print("\n\n".join([*lines, str(output)]))  # noqa: T201 - what the command is asked for
