@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,7 @@ def _weights(contrast: Sequence[Sequence[Any]]) -> dict[tuple[str, str], float]:
 def rewrite(path: Path, configs: Path) -> None:
     """Judge a file of published results again, and write it."""
     published = json.loads(path.read_text(encoding="utf-8"))
-    args = config_of(path.stem, configs)
-    args.seeds = list(published["settings"]["seeds"])
+    args = replace(config_of(path.stem, configs), seeds=list(published["settings"]["seeds"]))
     judged = judged_again(published, PARTS[published["settings"]["part"]].PART.claims, args)
     write_json(path, claims_as_json(published["settings"], judged, published["arms"], args.decide))
 

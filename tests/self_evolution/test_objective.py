@@ -1,5 +1,8 @@
 """The maths of self-evolution, on numbers that a reader can derive."""
 
+import math
+from itertools import product
+
 import pytest
 import torch
 
@@ -103,3 +106,35 @@ def test_what_has_no_reward_takes_no_part(centred):
     expected = log_sum_exp_advantages(torch.tensor([[1.0, 0.0]]), centred=centred)
     assert advantages[0, [0, 2]].tolist() == expected[0].tolist()
     assert advantages[0, 1].isnan()
+
+
+@pytest.mark.parametrize(
+    ("chances", "questions", "centred_ones"),
+    [([0.5, 0.2, 0.1, 0.1, 0.1], 83.4, 1.0), ([0.3, 0.25, 0.2, 0.15, 0.1], 1058, 11.4), ([0.8, 0.2], 22.9, 0.36)],
+)
+def test_what_all_answers_lose_is_noise(chances, questions, centred_ones):
+    """A softmax over answers, groups of eight and votes as rewards; expectations are sums over all counts of a group.
+
+    The expected gradient is almost that of the centred advantages, and its noise eight to ten times as large: an update
+    needs so many questions until their noise is no larger than what they teach, instead of `centred_ones`.
+    """
+    size, p = 8, torch.tensor(chances, dtype=torch.float64)
+    found = {}
+    for centred in (False, True):
+        mean, square = torch.zeros_like(p), 0.0
+        for counts in product(range(size + 1), repeat=len(p)):
+            if sum(counts) != size:
+                continue
+            count = torch.tensor(counts, dtype=torch.float64)
+            ways = math.factorial(size) / math.prod(map(math.factorial, counts))
+            chance = ways * (p**count).prod()
+            votes = [float(n) / size for n in counts for _ in range(n)]
+            paid = log_sum_exp_advantages(torch.tensor([votes], dtype=torch.float64), centred=centred)[0]
+            answers = [answer for answer, n in enumerate(counts) for _ in range(n)]
+            gradient = sum(paid[k] * (torch.eye(len(p), dtype=p.dtype)[a] - p) for k, a in enumerate(answers)) / size
+            mean, square = mean + chance * gradient, square + chance * gradient.square().sum()
+        signal = mean.square().sum()
+        found[centred] = mean, ((square - signal) / signal).item()
+    assert found[False][1] == pytest.approx(questions, rel=5e-3)
+    assert found[True][1] == pytest.approx(centred_ones, rel=2e-2)
+    assert (found[False][0] - found[True][0]).norm() < 0.05 * found[True][0].norm()

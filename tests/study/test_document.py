@@ -1,6 +1,7 @@
 """The results in the documentation: the table of claims, its notes, and that docs/study.md is not out of date."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,28 @@ def test_the_documentation_is_what_the_results_say():
             assert f"### {part.stem}," not in shown
         else:
             assert part.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_what_the_page_says_of_the_parts_is_what_was_judged():
+    """How many claims hold, and the table of AdaPO's second answers against plain GRPO's first."""
+    text = DOCUMENT.read_text()
+    found = {path.stem: json.loads(path.read_text())["claims"] for path in DOCUMENT.with_suffix("").glob("*.json")}
+    counted = re.findall(r"^\| \d, `(\w+)` \| (\d+) of (\d+) (?:claims )?hold", text, re.MULTILINE)
+    assert {name for name, _, _ in counted} == set(PARTS)
+    for name, hold, of in counted:
+        assert (sum(claim["verdict"] == "holds" for claim in found[name]), len(found[name])) == (int(hold), int(of))
+    told = {"holds": "better", "does not hold": "worse", "undecided": "undecided"}
+    row = re.compile(r"^\| of as many (.*?) \| (\d+) \| (\S+) \[(\S+), (\S+)\] \| (\w+) \|$", re.MULTILINE)
+    shown = row.findall(text)
+    assert len(shown) == 3
+    for compared, seeds, *numbers, verdict in shown:
+        (name,) = re.findall(r"`(\w+)`", compared)
+        ending = f"plain GRPO's first answers, of as many {'rollouts' if 'rollouts' in compared else 'sampled answers'}"
+        (claim,) = [each for each in found[name] if each["claim"].endswith(ending)]
+        assert (len(claim["by_seed"]), told[claim["verdict"]]) == (int(seeds), verdict)
+        assert [float(number) for number in numbers] == pytest.approx(
+            [100 * claim[key] for key in ("value", "low", "high")], abs=0.0501
+        )
 
 
 @pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
