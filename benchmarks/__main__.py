@@ -31,7 +31,7 @@ BENCHMARKS = {
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
     "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "oversampling_curves", "refill"),
-    "weight_sync": ("weight_sync", "weight_sync_served"),
+    "weight_sync": ("weight_sync", "weight_sync_served", "adapter_sync"),
     "on_paper": ("on_paper",),
     "rows": ("rows",),
 }

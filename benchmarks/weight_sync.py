@@ -10,8 +10,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
+from peft import LoraConfig
 from transformers import AutoModelForImageTextToText
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
@@ -30,24 +32,39 @@ def weight_sync(*, rounds: int = 5, layers: int = 33) -> Result:
     Args:
         layers: of the language model, twelve weights each.
     """
-    sys.path.append(str(_TESTS / "engines"))
-    from trl.generation.vllm_generation import VLLMGeneration
-    from vllm_cpu import let_cpus_take_vllm
-
-    let_cpus_take_vllm()
     with TemporaryDirectory() as folder:
-        _save_deep_policy(Path(folder) / "model", layers)
-        gpu = torch.cuda.is_available()
-        run = settings(GROUP, GROUP, use_vllm=True, top_p=1.0, vllm_max_model_length=512, max_completion_length=8)
-        run |= {"vllm_gpu_memory_utilization": 0.2} if gpu else {}
-        args = AdaPOConfig(folder, **run)
-        trainer = AdaPOTrainer(str(Path(folder) / "model"), args=args, train_dataset=make_questions(1))
+        trainer = _colocated(Path(folder), layers)
+        from trl.generation.vllm_generation import VLLMGeneration  # imported late: it loads vLLM
+
         generation = trainer.vllm_generation
         ways = {"weight by weight": VLLMGeneration.sync_weights, "in buckets": type(generation).sync_weights}
         seconds, _ = take_turns({name: partial(way, generation) for name, way in ways.items()}, rounds)
         count = sum(1 for _ in trainer.model.parameters())
     ratio = report(seconds, "in buckets", "weight by weight", title=f"{count} weights")
     result = Result({"seconds": seconds, "weights": count})
+    result.check(ratio <= 0.5, f"It takes {ratio:.2f} of the time; half is asked for.")
+    return result
+
+
+def adapter_sync(*, rounds: int = 5, layers: int = 33, rank: int = 8) -> Result:
+    """Hand an adapter of all linear layers to a colocated vLLM, beside weights with the adapter merged, in buckets.
+
+    Args:
+        layers: of the language model, twelve weights each.
+        rank: of the adapter.
+    """
+    with TemporaryDirectory() as folder:
+        lora = LoraConfig(r=rank, target_modules="all-linear")
+        trainer = _colocated(Path(folder), layers, {"peft_config": lora}, vllm_lora=True)
+        generation = trainer.vllm_generation
+
+        def merged() -> None:
+            with generation.adapter.loading_base(), replaced(generation, adapter=None):
+                generation.sync_weights()
+
+        seconds, _ = take_turns({"merged": merged, "adapter": generation.sync_weights}, rounds)
+    ratio = report(seconds, "adapter", "merged", title="a sync")
+    result = Result({"seconds": seconds})
     result.check(ratio <= 0.5, f"It takes {ratio:.2f} of the time; half is asked for.")
     return result
 
@@ -101,6 +118,19 @@ def weight_sync_served(*, rounds: int = 5, layers: int = 33) -> Result:
     result.check(all(same.values()), f"The server holds other weights: {same}.")
     result.check(ratio <= 0.5, f"They take {ratio:.2f} of the time; half is asked for.")
     return result
+
+
+def _colocated(folder: Path, layers: int, arguments: dict[str, Any] | None = None, **own: Any) -> AdaPOTrainer:
+    """A trainer of a policy with many small weights, and a vLLM in this process."""
+    sys.path.append(str(_TESTS / "engines"))
+    from vllm_cpu import let_cpus_take_vllm
+
+    let_cpus_take_vllm()
+    _save_deep_policy(folder / "model", layers)
+    run = settings(GROUP, GROUP, use_vllm=True, top_p=1.0, vllm_max_model_length=512, max_completion_length=8)
+    run |= {"vllm_gpu_memory_utilization": 0.2} if torch.cuda.is_available() else {}
+    args = AdaPOConfig(str(folder), **run, **own)
+    return AdaPOTrainer(str(folder / "model"), args=args, train_dataset=make_questions(1), **(arguments or {}))
 
 
 def _save_deep_policy(folder: Path, layers: int) -> None:

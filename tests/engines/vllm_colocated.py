@@ -2,18 +2,20 @@
 
 Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
 `lora` trains an adapter, `qlora` one of a base in 4 bit, `adapters` one that vLLM gets as it is, `language` one of the
-language model alone, `dropout` drops half its inputs, `bfloat16` trains in it, `shared` shares one vLLM between two
-processes, `side_by_side` puts images beside each other, `nan` makes the loss of the second update NaN, `checks` does
-what needs no second engine afterwards.
+language model alone, `dropout` drops half its inputs, `bfloat16` trains in it, `sharded` trains what FOLDER/policy has
+in two processes, `shared` shares one vLLM between two, `side_by_side` puts images beside each other, `nan` makes the
+loss of the second update NaN, `checks` does what needs no second engine afterwards.
 """
 
 import math
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
+from switch import let_cpus_take_the_engine
 from vllm_cpu import let_cpus_take_vllm
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 from vllm_turns import sampled_tokens, short_of_room, two_ways
@@ -21,6 +23,8 @@ from vllm_turns import sampled_tokens, short_of_room, two_ways
 from trl_mmreason.compat.replaced import replaced
 
 let_cpus_take_vllm()
+if any(os.environ.get(f"ACCELERATE_USE_{engine}") == "true" for engine in ("DEEPSPEED", "FSDP")):
+    let_cpus_take_the_engine()
 family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), set(sys.argv[4:])
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -35,11 +39,15 @@ if "memory" in options:  # vLLM starts from other weights than the policy's
             weight += 0.02 * torch.randn_like(weight)
     rule_out_placeholders(model)
     policy = model
+elif "sharded" in options:
+    policy = str(folder / "policy")
 else:
     rule_out_placeholders(model)
     policy = save(model, processor, folder / "policy")
 
 settings = {"vllm_tensor_parallel_size": 2, "per_device_train_batch_size": 6} if shared else {}
+if "sharded" in options:
+    settings["per_device_train_batch_size"] = 6
 if "adapters" in options:
     settings["vllm_lora"] = True
 if "bfloat16" in options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +66,41 @@ def whole_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, weight in model.named_parameters():
         with whole(weight) as full:
             yield name, full
+
+
+def whole_buckets(model: nn.Module, most: int, use: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
+    """Name and whole value of each parameter; those of ZeRO-3 are gathered in buckets, where TRL gathers one by one.
+
+    A collective operation if they are sharded.
+
+    Args:
+        most: bytes of a bucket; a larger parameter is one of its own.
+        use: is called before the values of a bucket are freed.
+    """
+    bucket: dict[str, nn.Parameter] = {}
+    size = 0
+    for name, weight in model.named_parameters():
+        more = getattr(weight, "ds_numel", weight.numel()) * weight.element_size()
+        if bucket and size + more > most:
+            yield from _gathered(bucket)
+            use()
+            bucket, size = {}, 0
+        bucket[name], size = weight, size + more
+    yield from _gathered(bucket)
+    use()
+
+
+def _gathered(bucket: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, Tensor]]:
+    if in_pieces := [weight for weight in bucket.values() if hasattr(weight, "ds_id")]:
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters(in_pieces):
+            for name, weight in bucket.items():
+                yield name, weight.data
+        return
+    for name, weight in bucket.items():
+        with whole(weight) as value:
+            yield name, value
 
 
 def whole_state(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:

@@ -26,9 +26,9 @@ from .merged_adapters import merged_parameters
 from .model_parts import placeholder_ids
 from .replaced import replaced
 from .saved_weights import saved_weights
-from .sharding import is_sharded
+from .sharding import is_sharded, whole_buckets
 from .vllm_adapters import AdapterInVLLM, engine_settings
-from .vllm_buckets import in_buckets
+from .vllm_buckets import BUCKET, Buckets, in_buckets
 from .vllm_client import ImageClient
 from .vllm_pixels import normalised_by_processor
 from .vllm_prompts import PromptMemory, compare_prompts, find_images, unexpanded_prompts
@@ -63,6 +63,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         self.prompts = PromptMemory()
         self._lora: dict[str, Any] = engine_settings(model) if getattr(args, "vllm_lora", False) else {}
         self.adapter: AdapterInVLLM | None = None
+        self._buckets: Buckets | None = None
         if mode == "colocate" and not model.name_or_path:
             raise ValueError(
                 "use_vllm with vllm_mode='colocate': the policy was passed in memory and has no folder or Hub id "
@@ -121,6 +122,9 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         if is_peft_model(self.model):
             weights = merged_parameters(self.model, merge=self.adapter is None)
             live = ((self._fix_param_name_to_vllm(name), weight) for name, weight in weights)
+        elif is_sharded(self.model):
+            weights = whole_buckets(self.model, BUCKET, self._flush)
+            live = ((self._fix_param_name_to_vllm(name), weight) for name, weight in weights)
         else:
             live = super()._iter_named_params()
         for name, weight in live:
@@ -128,14 +132,15 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
 
     def sync_weights(self) -> None:
         """Send the policy's weights to vLLM, and reset its caches."""
-        freed = self._dist.is_fsdp or is_sharded(self.model)  # a gathered weight, when the next one comes
+        freed = self._dist.is_fsdp and self._dist.fsdp_version == 1
         if self.mode == "server" and self.accelerator.is_main_process:
             self.vllm_client.freed = freed
         if self.adapter and self.enable_sleep_mode:
             self.adapter.base_sent = False  # a vLLM that sleeps keeps no weights
         loading = self.adapter.loading_base() if self.adapter else nullcontext()
-        with loading, in_buckets(self.llm, copies=freed) if self.mode == "colocate" else nullcontext():
+        with loading, in_buckets(self.llm, copies=freed) if self.mode == "colocate" else nullcontext() as self._buckets:
             super().sync_weights()
+        self._buckets = None
         if self.adapter:
             self.adapter.send(self.model)
         # huggingface/trl#7198: TRL resets the prefix cache alone, and an image that was seen before the update would
@@ -144,6 +149,13 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             self.llm.llm_engine.reset_encoder_cache()
         elif self.accelerator.is_main_process:
             self.vllm_client.reset_encoder_cache()
+
+    def _flush(self) -> None:
+        """Let vLLM load what waits for its bucket to be full, before what was gathered is freed."""
+        if self._buckets is not None:
+            self._buckets.flush()
+        elif self.mode == "server" and self.accelerator.is_main_process:
+            self.vllm_client.flush()
 
     def generate(
         self,

@@ -1,8 +1,8 @@
-"""Hand weights to a colocated vLLM in buckets.
+"""Hand weights to vLLM in buckets.
 
-TRL calls vLLM's `load_weights` once for each weight, and each call lists all parameters of vLLM's model anew. A bucket
-is one call. It holds what is sent as it is, or, where training frees a gathered weight, copies: the memory of one
-bucket.
+TRL calls the `load_weights` of a colocated vLLM once for each weight, and each call lists all parameters of vLLM's
+model anew. A bucket is one call. Sharded weights are gathered a bucket at a time (`sharding.whole_buckets`), and freed
+when vLLM has loaded them: the memory of one bucket.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Buckets:
 
     Args:
         load: vLLM's `load_weights`, or what sends a bucket to a server.
-        copies: whether a weight is only there until the next one comes.
-        most: bytes of a bucket.
+        copies: whether the memory of a weight is given away when the next one comes.
+        most: bytes of a bucket; a larger weight is one of its own.
     """
 
     def __init__(self, load: Callable[[list[tuple[str, Tensor]]], Any], *, copies: bool, most: int = BUCKET) -> None:
@@ -34,9 +34,10 @@ class Buckets:
 
     def add(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take weights as `load_weights` does."""
-        self.weights += [(name, weight.clone() if self.copies else weight) for name, weight in weights]
-        if sum(weight.nbytes for _, weight in self.weights) >= self.most:
-            self.flush()
+        for name, weight in weights:
+            if weight.nbytes + sum(each.nbytes for _, each in self.weights) > self.most:
+                self.flush()
+            self.weights.append((name, weight.clone() if self.copies else weight))
 
     def flush(self) -> None:
         """Load what has been collected."""
@@ -46,7 +47,7 @@ class Buckets:
 
 
 @contextmanager
-def in_buckets(llm: Any, *, copies: bool) -> Iterator[None]:
+def in_buckets(llm: Any, *, copies: bool) -> Iterator[Buckets]:
     """Within the block, weights for a colocated vLLM wait until they are a bucket; at its end all are loaded.
 
     Args:
@@ -56,5 +57,5 @@ def in_buckets(llm: Any, *, copies: bool) -> Iterator[None]:
     model = llm.llm_engine.model_executor.driver_worker.model_runner.model
     buckets = Buckets(model.load_weights, copies=copies)
     with replaced(model, load_weights=buckets.add):
-        yield
+        yield buckets
     buckets.flush()

@@ -25,12 +25,13 @@ class ImageClient(VLLMClient):
 
     Attributes:
         bucket: bytes of weights after which they are sent.
-        freed: whether a weight is only there until the next one comes.
+        freed: whether the memory of a weight is given away when the next one comes.
     """
 
     bucket = BUCKET
     freed = False
     _gloo: Any = None
+    _buckets: Buckets | None = None
 
     def check_server(self, *args: Any, **kwargs: Any) -> None:
         """As TRL's, which then asks for the model's name; from here on the server's key is sent, if it has one."""
@@ -65,11 +66,16 @@ class ImageClient(VLLMClient):
             metadata: is not read.
             named_params: names and weights.
         """
-        buckets = Buckets(self._send, copies=self.freed, most=self.bucket)
+        self._buckets = Buckets(self._send, copies=self.freed, most=self.bucket)
         with nullcontext() if self._updating_weights else self.weight_update():
             for weight in named_params:
-                buckets.add([weight])
-            buckets.flush()
+                self._buckets.add([weight])
+            self._buckets.flush()
+
+    def flush(self) -> None:
+        """Send what waits for its bucket to be full."""
+        if self._buckets is not None:
+            self._buckets.flush()
 
     def _send(self, weights: list[tuple[str, Tensor]]) -> None:
         metadata = [(name, str(weight.dtype).removeprefix("torch."), [*weight.shape]) for name, weight in weights]
