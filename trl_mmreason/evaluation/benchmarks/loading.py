@@ -15,13 +15,13 @@ from datasets import Dataset, DatasetDict, Features, Json, Value
 from ...data.row_loading import checked_features, list_first, row_problems, with_plain_answers
 from ...data.row_sources import LINE, parse_line
 from ...data.row_values import RefusedValue, read_images
-from . import drawn, mathematics, science
+from . import drawn, mathematics, perception, science
 from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, image_numbers
 from .prompt import TEMPLATE, check_prompt_template, name_images, render
 from .sources import read_table
 
 BENCHMARKS: dict[str, Benchmark] = {
-    one.name: one for one in (*mathematics.BENCHMARKS, *science.BENCHMARKS, *drawn.BENCHMARKS)
+    one.name: one for one in (*mathematics.BENCHMARKS, *science.BENCHMARKS, *perception.BENCHMARKS, *drawn.BENCHMARKS)
 }
 
 _COLUMNS = ("prompt", "images", "answer", "choices", "id", "category", "hint", "group", "tolerance")
