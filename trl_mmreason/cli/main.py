@@ -22,6 +22,7 @@ from .commands import (
     report_command,
     revise,
     rows_command,
+    step_f1,
     steps,
     train,
     trajectories,
@@ -29,7 +30,7 @@ from .commands import (
 
 COMMANDS = (
     *(train, doctor, rows_command, prefilter_command, reflect, revise),
-    *(steps, annotate, trajectories, evaluate, merge_command, report_command),
+    *(steps, annotate, trajectories, evaluate, step_f1, merge_command, report_command),
 )
 
 
