@@ -86,4 +86,4 @@ def _f1_of(counts: np.ndarray) -> StepF1:
         return dict(zip(_NAMES, (float(np.mean(each)), *each), strict=True))
 
     estimates = bootstrap(len(counts), values)
-    return StepF1(*(estimates[name] for name in _NAMES), steps=int(counts.sum()))
+    return StepF1(estimates["macro"], estimates["correct"], estimates["incorrect"], int(counts.sum()))
