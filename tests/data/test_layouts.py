@@ -12,7 +12,7 @@ import pytest
 from datasets import Dataset, Features, Image, List, Value
 from support import png, write_lines
 
-from trl_mmreason.data.row_loading import DataError, load_rows
+from trl_mmreason.data.row_loading import DataError, load_completions, load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -485,3 +485,14 @@ def test_a_column_that_a_kind_needs_is_named(folder):
         DataError, match=r"no column for rejected: looked for \['rejected'\], found \['prompt', 'chosen'"
     ):
         load_rows(file, kind="preferences")
+
+
+def test_supervised_rows_come_from_our_own_parquet_unchanged_and_from_json_lines(folder):
+    own = [{"prompt": [user("3+4?")], "images": [], "completion": "7", "source": "reflect"}]
+    Dataset.from_list(own).to_parquet(folder / "own.parquet")
+    assert load_completions(str(folder / "own.parquet")).column_names == ["prompt", "images", "completion", "source"]
+    lines = write_lines(folder / "rows.jsonl", [{"question": "3+4?", "solution": "It is 7."}])
+    (row,) = load_completions(str(lines), columns=None)
+    assert (row["prompt"], row["completion"]) == ([user("3+4?")], "It is 7.")
+    Dataset.from_list([{**own[0], "text": "seven"}]).to_parquet(folder / "text.parquet")
+    assert load_completions(str(folder / "text.parquet"), columns={"completion": "text"})["completion"][:] == ["seven"]

@@ -141,6 +141,26 @@ def load_rows(
     return _load_source(source, reading, max_rows, seed)
 
 
+def load_completions(source: str, split: str = "train", **reading: Any) -> Dataset:
+    """Load rows for supervised training.
+
+    Args:
+        source: parquet files or a Hub id with `prompt` and `completion`, such as this package's commands write, which
+            are read unchanged; or whatever `load_rows` reads as completions, such as JSON lines or conversations.
+        split: the split to read.
+        **reading: arguments of `load_rows`; with any that is not None, it reads every source.
+
+    Raises:
+        DataError: as `load_rows`.
+    """
+    given = {name: value for name, value in reading.items() if value is not None}
+    if not given and not source.endswith(MIXTURES):
+        table = read_source(source, split)
+        if not table.is_json and {"prompt", "completion"} <= set(table.dataset.column_names):
+            return table.dataset
+    return load_rows(source, split=split, kind="completions", **given).dataset
+
+
 @dataclass(frozen=True)
 class _Reading:
     """How the rows of a source are read: arguments of `load_rows`, and the beginning of their ids."""

@@ -116,14 +116,7 @@ class DataArguments:
         self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
             self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
-        if isinstance(self.columns, str):
-            try:
-                self.columns = parse_unique(self.columns)
-            except ValueError as error:
-                expected = '{"prompt": "problem"}'
-                raise ValueError(
-                    f"columns={self.columns!r} is not JSON ({error}); write it as '{expected}'."
-                ) from error
+        self.columns = parsed_columns(self.columns)
 
 
 @documented
@@ -221,6 +214,17 @@ class StagedArguments(DataArguments):
             return self.configs()[section](str(folder), **{**self.common, **own, **getattr(self, section)})
         except (TypeError, ValueError) as error:
             raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
+
+
+def parsed_columns(columns: Any) -> Any:
+    """Parse `columns` as the command line gives them, in JSON; those of a file are returned."""
+    if not isinstance(columns, str):
+        return columns
+    try:
+        return parse_unique(columns)
+    except ValueError as error:
+        expected = '{"prompt": "problem"}'
+        raise ValueError(f"columns={columns!r} is not JSON ({error}); write it as '{expected}'.") from error
 
 
 def setting_faults(
