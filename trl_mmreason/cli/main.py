@@ -17,6 +17,7 @@ from .commands import (
     doctor,
     evaluate,
     merge_command,
+    new,
     prefilter_command,
     reflect,
     report_command,
@@ -29,7 +30,7 @@ from .commands import (
 )
 
 COMMANDS = (
-    *(train, doctor, rows_command, prefilter_command, reflect, revise),
+    *(train, new, doctor, rows_command, prefilter_command, reflect, revise),
     *(steps, annotate, trajectories, evaluate, step_f1, merge_command, report_command),
 )
 
