@@ -19,6 +19,7 @@ from huggingface_hub.utils.sha import sha_fileobj
 import trl_mmreason
 
 from ..data.folders import NoSuchFolder
+from ..data.image_size import PixelBounds
 from ..data.user_text import parse_unique, suggestion
 from ..generation.engine import Chat, Engine
 from ..generation.server_engine import ServerEngine
@@ -44,6 +45,8 @@ class DataArguments:
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative image paths start from.
         video_frames: frames to read of each video in the columns `video` and `videos`; `None` refuses rows with videos.
+        min_pixels, max_pixels: enlarge smaller images and shrink larger ones to so many pixels, width × height, when
+            rows are read; `None` leaves them to the model's processor.
         system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
             prompt, or the prompt itself.
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
@@ -66,6 +69,8 @@ class DataArguments:
     columns: dict | str | None = None
     image_root: str | None = None
     video_frames: int | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
     system_prompt: str | None = None
     eval_system_prompt: str | None = None
     on_error: str = "drop"
@@ -109,6 +114,8 @@ class DataArguments:
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
         if self.video_frames is not None and self.video_frames < 1:
             raise ValueError(f"video_frames={self.video_frames}, expected at least 1.")
+        if problem := PixelBounds(self.min_pixels, self.max_pixels).problem:
+            raise ValueError(f"{problem}.")
         if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
         self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)

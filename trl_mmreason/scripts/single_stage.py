@@ -52,7 +52,7 @@ _SETTINGS = "_run.sqlite"
 
 _DECIDING = (
     *("model_name_or_path", "use_peft", "lora_r", "dataset_name", "dataset_split", "columns", "train_rows"),
-    *("video_frames", "system_prompt", "learning_rate", "seed"),
+    *("video_frames", "min_pixels", "max_pixels", "system_prompt", "learning_rate", "seed"),
 )
 
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
@@ -105,7 +105,7 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
                 f"a split of {', '.join(SPLITS)}."
             )
         return make_dataset([category], rows or 3000, split=split, seed=seed)
-    names = ("columns", "image_root", "video_frames", "system_prompt", "on_error")
+    names = ("columns", "image_root", "video_frames", "min_pixels", "max_pixels", "system_prompt", "on_error")
     reading = {key: getattr(arguments, key) for key in names}
     return load_rows(name, split=split, max_rows=rows, seed=seed, **reading).dataset
 
