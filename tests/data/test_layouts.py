@@ -445,6 +445,12 @@ def test_marks_that_could_mean_anything_are_refused(folder, text, count, reason)
     assert (problem.row, problem.reason) == (1, reason)
 
 
+def test_of_a_row_with_a_missing_image_only_that_is_reported(folder):
+    rows = [{"prompt": "?", "answer": "a"}, {"prompt": "<image1> Which?", "images": ["no.png"], "answer": "a"}]
+    (problem,) = load_rows(write_lines(folder / "rows.jsonl", rows)).problems
+    assert problem.reason == "missing image file"
+
+
 def test_a_configuration_is_named_after_a_colon(folder):
     copy = folder / "copy"
     for number, name in enumerate(("virl39k", "mmk12")):

@@ -252,7 +252,7 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(messages, list):
         raise wrong_type(value, "a string or a list of messages with 'role' and 'content'")
-    messages = with_usual_marks([_read_message(message) for message in messages], image_count or 0)
+    messages = with_usual_marks([_read_message(message) for message in messages], image_count)
     user_message = next((message for message in messages if message["role"] == "user"), None)
     if user_message is None:
         raise RefusedValue("empty prompt", "the prompt has no user message; add the question as one")

@@ -52,6 +52,8 @@ class DataArguments:
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
+        reward_funcs: reward functions of your own that are added to the method's, such as `my_rewards.py:short`; a list
+            for several. `reward_weights` then weighs the method's first.
         tolerance: relative tolerance of numbers in answers: `strict`, 1e-6; `lenient`, 1e-2 where the right answer is a
             decimal; or a share, such as 0.05 for charts.
         judge_model: a model that is asked about answers that the rules call wrong, in training: a path or Hub id, or
@@ -76,6 +78,7 @@ class DataArguments:
     on_error: str = "drop"
     train_rows: int | None = None
     eval_rows: int | None = None
+    reward_funcs: list[str] | None = None
     tolerance: str = "strict"
     judge_model: str | None = None
     judge_server: str | None = None
@@ -123,6 +126,8 @@ class DataArguments:
         self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
             self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
+        if isinstance(self.reward_funcs, str):
+            self.reward_funcs = [self.reward_funcs]
         self.columns = parsed_columns(self.columns)
 
 
@@ -161,6 +166,10 @@ class StagedArguments(DataArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reward_funcs:
+            raise ValueError(
+                f"reward_funcs={self.reward_funcs} is for methods of one stage. Fix: the trainer's argument, in Python."
+            )
         self.vllm = optional_section("vllm", self.vllm, "arguments of `vllm.LLM`")
         for section in ("common", *self.SECTIONS):
             setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None

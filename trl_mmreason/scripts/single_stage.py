@@ -32,6 +32,7 @@ from ..training.resuming import finished_state, holds_model, left_by_a_run, reso
 from ..training.sft import CompletionSFTConfig, CompletionSFTTrainer
 from .cold_start import cold_start
 from .refusals import WrongArgument, exit_on_refusal, hub_errors, hub_fix, hub_text
+from .reward_files import load_rewards
 from .script_parser import ScriptParser, named_policy
 from .sections import DataArguments, parsed_columns
 from .system_prompts import parse_optional_text
@@ -52,7 +53,7 @@ _SETTINGS = "_run.sqlite"
 
 _DECIDING = (
     *("model_name_or_path", "use_peft", "lora_r", "dataset_name", "dataset_split", "columns", "train_rows"),
-    *("video_frames", "min_pixels", "max_pixels", "system_prompt", "learning_rate", "seed"),
+    *("video_frames", "min_pixels", "max_pixels", "system_prompt", "reward_funcs", "learning_rate", "seed"),
 )
 
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
@@ -75,11 +76,13 @@ def prepare(
     Returns:
         A trainer's arguments, and the rows to compare on.
     """
+    rewards = load_rewards(data_args.reward_funcs or [])
     claim_output_dir(data_args, training_args, model_args)
     train_rows, eval_rows = load_data(data_args, training_args.seed)
     settings = {
         **trainer_settings(model_args, training_args, eval_rows),
         "grader": data_args.grader(TransformersEngine),
+        **({"reward_funcs": rewards} if rewards else {}),
     }
     policy = policy_path(data_args, model_args, training_args, lessons)
     return {"model": policy, "args": training_args, "train_dataset": train_rows, **settings}, eval_rows
