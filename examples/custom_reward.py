@@ -24,7 +24,8 @@ def shows_working(completions: list, **columns: list) -> list[float]:
 def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
     followup = training_args.evaluation_prompt or EVALUATION_PROMPT
     settings, evaluation_rows = prepare(data_args, training_args, model_args, two_answers(followup))
-    trainer = AdaPOTrainer(reward_funcs=shows_working, **settings)  # its curve: rewards/shows_working/mean
+    rewards = [shows_working, *settings.pop("reward_funcs", [])]
+    trainer = AdaPOTrainer(reward_funcs=rewards, **settings)  # its curve: rewards/shows_working/mean
     train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(followup))
 
 

@@ -16,12 +16,14 @@ from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.grading import get_accuracy_reward
 from trl_mmreason.scripts.comparison import train_and_compare
 from trl_mmreason.scripts.single_stage import DataArguments, prepare, run
+from trl_mmreason.training.construction import all_rewards
 
 
 def main(data_args: DataArguments, training_args: RolloutConfig, model_args: ModelConfig) -> None:
     settings, evaluation_rows = prepare(data_args, training_args, model_args, two_answers(EVALUATION_PROMPT))
-    reward = get_accuracy_reward(settings.pop("grader"))
-    trainer = GroupGRPOTrainer(reward_funcs=reward, **settings)  # TRL's GRPO, resuming from saved weights
+    accuracy = get_accuracy_reward(settings.pop("grader"))
+    rewards = all_rewards("GRPO", [accuracy], settings.pop("reward_funcs", None))
+    trainer = GroupGRPOTrainer(reward_funcs=rewards, **settings)  # TRL's GRPO, resuming from saved weights
     train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
 
 

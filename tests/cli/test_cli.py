@@ -32,7 +32,7 @@ def test_help_comes_at_once_and_names_the_commands():
     assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
-COMMANDS = "train doctor rows evaluate report prefilter reflect revise steps annotate trajectories merge"
+COMMANDS = "train new doctor rows step-f1 evaluate report prefilter reflect revise steps annotate trajectories merge"
 
 
 @pytest.mark.parametrize("command", COMMANDS.split())

@@ -12,7 +12,7 @@ import pytest
 from datasets import Dataset, Features, Image, List, Value
 from support import png, write_lines
 
-from trl_mmreason.data.row_loading import DataError, load_rows
+from trl_mmreason.data.row_loading import DataError, load_completions, load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -445,6 +445,12 @@ def test_marks_that_could_mean_anything_are_refused(folder, text, count, reason)
     assert (problem.row, problem.reason) == (1, reason)
 
 
+def test_of_a_row_with_a_missing_image_only_that_is_reported(folder):
+    rows = [{"prompt": "?", "answer": "a"}, {"prompt": "<image1> Which?", "images": ["no.png"], "answer": "a"}]
+    (problem,) = load_rows(write_lines(folder / "rows.jsonl", rows)).problems
+    assert problem.reason == "missing image file"
+
+
 def test_a_configuration_is_named_after_a_colon(folder):
     copy = folder / "copy"
     for number, name in enumerate(("virl39k", "mmk12")):
@@ -485,3 +491,14 @@ def test_a_column_that_a_kind_needs_is_named(folder):
         DataError, match=r"no column for rejected: looked for \['rejected'\], found \['prompt', 'chosen'"
     ):
         load_rows(file, kind="preferences")
+
+
+def test_supervised_rows_come_from_our_own_parquet_unchanged_and_from_json_lines(folder):
+    own = [{"prompt": [user("3+4?")], "images": [], "completion": "7", "source": "reflect"}]
+    Dataset.from_list(own).to_parquet(folder / "own.parquet")
+    assert load_completions(str(folder / "own.parquet")).column_names == ["prompt", "images", "completion", "source"]
+    lines = write_lines(folder / "rows.jsonl", [{"question": "3+4?", "solution": "It is 7."}])
+    (row,) = load_completions(str(lines), columns=None)
+    assert (row["prompt"], row["completion"]) == ([user("3+4?")], "It is 7.")
+    Dataset.from_list([{**own[0], "text": "seven"}]).to_parquet(folder / "text.parquet")
+    assert load_completions(str(folder / "text.parquet"), columns={"completion": "text"})["completion"][:] == ["seven"]

@@ -265,12 +265,12 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
         (
             "sft",
             ["--dataset_name", "{here}/rows.jsonl"],
-            "rows.jsonl has lines of JSON or CSV, expected a parquet file",
+            "rows has no column for completion: looked for ['completion', 'response', 'output', 'solution']",
         ),
         (
             "sft",
             ["--dataset_name", "{here}/rows.parquet"],
-            "rows.parquet has the columns ['prompt', 'answer'], expected",
+            "found ['prompt', 'answer']; name it with columns: --columns '{{\"completion\": \"…\"}}'",
         ),
         ("sft", ["--eval_dataset_name", "{here}/none.parquet"], "none.parquet' does not exist here"),
         (

@@ -17,19 +17,21 @@ from .commands import (
     doctor,
     evaluate,
     merge_command,
+    new,
     prefilter_command,
     reflect,
     report_command,
     revise,
     rows_command,
+    step_f1,
     steps,
     train,
     trajectories,
 )
 
 COMMANDS = (
-    *(train, doctor, rows_command, prefilter_command, reflect, revise),
-    *(steps, annotate, trajectories, evaluate, merge_command, report_command),
+    *(train, new, doctor, rows_command, prefilter_command, reflect, revise),
+    *(steps, annotate, trajectories, evaluate, step_f1, merge_command, report_command),
 )
 
 

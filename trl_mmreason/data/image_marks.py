@@ -11,7 +11,7 @@ from ..messages import PLACEHOLDER
 _NUMBERED = re.compile(r"<image[ _]?(\d{1,2})>", re.IGNORECASE)
 
 
-def with_usual_marks(messages: Sequence[Mapping[str, Any]], image_count: int) -> list[dict[str, Any]]:
+def with_usual_marks(messages: Sequence[Mapping[str, Any]], image_count: int | None) -> list[dict[str, Any]]:
     """Write numbered marks in the user's texts as `<image>`, or in words.
 
     - The first `<image1>`, `<image 1>` or `<image_1>` of each image is its place, if all have one, in their order.
@@ -19,14 +19,14 @@ def with_usual_marks(messages: Sequence[Mapping[str, Any]], image_count: int) ->
 
     Args:
         messages: messages with `role` and `content`; other contents than strings are left as they are.
-        image_count: number of the row's images.
+        image_count: number of the row's images; None if they cannot be read, and then no mark is a place.
     """
     texts = [message["content"] for message in messages if _is_users_text(message)]
     numbers = [int(match[1]) for text in texts for match in _NUMBERED.finditer(text)]
     plain = sum(text.count(PLACEHOLDER) for text in texts)
-    if not image_count or any(not 1 <= number <= image_count for number in numbers):
+    if image_count is not None and any(not 1 <= number <= image_count for number in numbers):
         return [dict(message) for message in messages]  # what is wrong is reported where marks are checked
-    unplaced = set(numbers) if not plain and [*dict.fromkeys(numbers)] == [*range(1, image_count + 1)] else set()
+    unplaced = set(numbers) if not plain and [*dict.fromkeys(numbers)] == [*range(1, (image_count or 0) + 1)] else set()
 
     def name(match: re.Match[str]) -> str:
         number = int(match[1])

@@ -32,7 +32,16 @@ _KEPT_SECONDS = 30 * 24 * 3600
 _ROWS_AT_ONCE = 1000
 _IMAGE_FIELDS = ("image", "image_url", "url")  # of parts of messages
 _READERS = (
-    *("row_loading.py", "../messages.py", "image_marks.py", "images.py", "row_kinds.py", "row_values.py", "rows.py"),
+    *(
+        "row_loading.py",
+        "../messages.py",
+        "image_marks.py",
+        "image_size.py",
+        "images.py",
+        "row_kinds.py",
+        "row_values.py",
+        "rows.py",
+    ),
     *("unseen_media.py", "video.py"),
 )
 

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, List, Value
 
+from .image_size import PixelBounds
 from .mixed_sources import MIXTURES, mixed, read_mixture
 from .row_cache import cache_arguments
 from .row_columns import SourceColumns, find_columns, left_out_columns
@@ -76,6 +77,8 @@ def load_rows(
     max_rows: int | None = None,
     seed: int | None = None,
     kind: RowKindName = "questions",
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
 ) -> LoadedRows:
     """Load, check and normalise the rows of a data source.
 
@@ -120,6 +123,8 @@ def load_rows(
         kind: "questions"; or, in the place of `answer` and `choices`, "completions" with `completion` (a string) for
             supervised training, "preferences" with `chosen` and `rejected` (messages) for DPO, or "steps" with `steps`
             and `step_labels` for a process reward model.
+        min_pixels, max_pixels: enlarge smaller images and shrink larger ones to so many pixels, width × height; frames
+            of videos, too.
 
     Raises:
         DataError: the source cannot be read, a required column is missing or ambiguous, no row can be used, or, with
@@ -133,12 +138,44 @@ def load_rows(
         raise DataError(f"load_rows: video_frames is {video_frames}; expected at least 1")
     if kind not in KINDS:
         raise DataError(f"load_rows: kind is {kind!r}; expected one of {list(KINDS)}")
+    pixels = PixelBounds(min_pixels, max_pixels)
+    if pixels.problem:
+        raise DataError(f"load_rows: {pixels.problem}")
     reading = _Reading(
-        split, columns or {}, list(keep_columns), image_root, video_frames, system_prompt, on_error, num_proc, kind
+        split,
+        columns or {},
+        list(keep_columns),
+        image_root,
+        video_frames,
+        system_prompt,
+        on_error,
+        num_proc,
+        kind,
+        pixels,
     )
     if isinstance(source, str | os.PathLike) and str(source).endswith(MIXTURES):
         return _load_mixture(Path(source), reading, max_rows, seed)
     return _load_source(source, reading, max_rows, seed)
+
+
+def load_completions(source: str, split: str = "train", **reading: Any) -> Dataset:
+    """Load rows for supervised training.
+
+    Args:
+        source: parquet files or a Hub id with `prompt` and `completion`, such as this package's commands write, which
+            are read unchanged; or whatever `load_rows` reads as completions, such as JSON lines or conversations.
+        split: the split to read.
+        **reading: arguments of `load_rows`; with any that is not None, it reads every source.
+
+    Raises:
+        DataError: as `load_rows`.
+    """
+    given = {name: value for name, value in reading.items() if value is not None}
+    if not given and not source.endswith(MIXTURES):
+        table = read_source(source, split)
+        if not table.is_json and {"prompt", "completion"} <= set(table.dataset.column_names):
+            return table.dataset
+    return load_rows(source, split=split, kind="completions", **given).dataset
 
 
 @dataclass(frozen=True)
@@ -154,6 +191,7 @@ class _Reading:
     on_error: str
     num_proc: int | None
     kind: RowKindName
+    pixels: PixelBounds
     id_prefix: str = ""
 
     @property
@@ -211,6 +249,7 @@ def _load_source(source: Any, reading: _Reading, max_rows: int | None, seed: int
         reading.video_frames or 0,
         reading.kind,
         reading.id_prefix,
+        reading.pixels,
     )
     checked = _check_rows(raw, positions, reader, table.is_json, keep_columns, reading.num_proc)
     made = ["prompt", "images", *kind.features, "id", "category", *([TOLERANCE] if TOLERANCE in columns else [])]

@@ -18,6 +18,7 @@ import datasets
 
 from ..messages import PLACEHOLDER, conversation, images_inside
 from .image_marks import with_usual_marks
+from .image_size import PixelBounds, fitted_image
 from .images import present_images
 from .row_kinds import KINDS, RowKindName
 from .row_values import (
@@ -108,6 +109,7 @@ class RowReader:
         video_frames: frames to read of each video in the columns `video` and `videos`.
         kind: what the rows are for.
         id_prefix: beginning of every id.
+        pixels: bounds of each image's size.
     """
 
     columns: Mapping[str, str]
@@ -119,6 +121,7 @@ class RowReader:
     video_frames: int = 0
     kind: RowKindName = "questions"
     id_prefix: str = ""
+    pixels: PixelBounds = PixelBounds()
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the columns of the common row, and `problems`: a list of column, reason and message.
@@ -162,7 +165,7 @@ class RowReader:
         problems.extend(self._dropped_text(row))
         return {
             "prompt": read("prompt", lambda value: read_prompt(value, image_count, self.system_prompt)) or [],
-            "images": images,
+            "images": images if self.pixels == PixelBounds() else [fitted_image(one, self.pixels) for one in images],
             **kind.read(read, ends_prompt),
             "id": self.id_prefix + (read("id", read_label) or f"{self.source_name}-{index}"),
             "category": read("category", read_label),
@@ -249,7 +252,7 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(messages, list):
         raise wrong_type(value, "a string or a list of messages with 'role' and 'content'")
-    messages = with_usual_marks([_read_message(message) for message in messages], image_count or 0)
+    messages = with_usual_marks([_read_message(message) for message in messages], image_count)
     user_message = next((message for message in messages if message["role"] == "user"), None)
     if user_message is None:
         raise RefusedValue("empty prompt", "the prompt has no user message; add the question as one")

@@ -19,6 +19,7 @@ from huggingface_hub.utils.sha import sha_fileobj
 import trl_mmreason
 
 from ..data.folders import NoSuchFolder
+from ..data.image_size import PixelBounds
 from ..data.user_text import parse_unique, suggestion
 from ..generation.engine import Chat, Engine
 from ..generation.server_engine import ServerEngine
@@ -44,11 +45,15 @@ class DataArguments:
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative image paths start from.
         video_frames: frames to read of each video in the columns `video` and `videos`; `None` refuses rows with videos.
+        min_pixels, max_pixels: enlarge smaller images and shrink larger ones to so many pixels, width × height, when
+            rows are read; `None` leaves them to the model's processor.
         system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
             prompt, or the prompt itself.
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
+        reward_funcs: reward functions of your own that are added to the method's, such as `my_rewards.py:short`; a list
+            for several. `reward_weights` then weighs the method's first.
         tolerance: relative tolerance of numbers in answers: `strict`, 1e-6; `lenient`, 1e-2 where the right answer is a
             decimal; or a share, such as 0.05 for charts.
         judge_model: a model that is asked about answers that the rules call wrong, in training: a path or Hub id, or
@@ -66,11 +71,14 @@ class DataArguments:
     columns: dict | str | None = None
     image_root: str | None = None
     video_frames: int | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
     system_prompt: str | None = None
     eval_system_prompt: str | None = None
     on_error: str = "drop"
     train_rows: int | None = None
     eval_rows: int | None = None
+    reward_funcs: list[str] | None = None
     tolerance: str = "strict"
     judge_model: str | None = None
     judge_server: str | None = None
@@ -109,6 +117,8 @@ class DataArguments:
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
         if self.video_frames is not None and self.video_frames < 1:
             raise ValueError(f"video_frames={self.video_frames}, expected at least 1.")
+        if problem := PixelBounds(self.min_pixels, self.max_pixels).problem:
+            raise ValueError(f"{problem}.")
         if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
         self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
@@ -116,14 +126,9 @@ class DataArguments:
         self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
             self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
-        if isinstance(self.columns, str):
-            try:
-                self.columns = parse_unique(self.columns)
-            except ValueError as error:
-                expected = '{"prompt": "problem"}'
-                raise ValueError(
-                    f"columns={self.columns!r} is not JSON ({error}); write it as '{expected}'."
-                ) from error
+        if isinstance(self.reward_funcs, str):
+            self.reward_funcs = [self.reward_funcs]
+        self.columns = parsed_columns(self.columns)
 
 
 @documented
@@ -161,6 +166,10 @@ class StagedArguments(DataArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reward_funcs:
+            raise ValueError(
+                f"reward_funcs={self.reward_funcs} is for methods of one stage. Fix: the trainer's argument, in Python."
+            )
         self.vllm = optional_section("vllm", self.vllm, "arguments of `vllm.LLM`")
         for section in ("common", *self.SECTIONS):
             setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None
@@ -221,6 +230,17 @@ class StagedArguments(DataArguments):
             return self.configs()[section](str(folder), **{**self.common, **own, **getattr(self, section)})
         except (TypeError, ValueError) as error:
             raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
+
+
+def parsed_columns(columns: Any) -> Any:
+    """Parse `columns` as the command line gives them, in JSON; those of a file are returned."""
+    if not isinstance(columns, str):
+        return columns
+    try:
+        return parse_unique(columns)
+    except ValueError as error:
+        expected = '{"prompt": "problem"}'
+        raise ValueError(f"columns={columns!r} is not JSON ({error}); write it as '{expected}'.") from error
 
 
 def setting_faults(

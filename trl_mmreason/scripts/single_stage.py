@@ -18,8 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from ..data.folders import adapter_base, check_model_folder, lock_folder
-from ..data.row_loading import load_rows
-from ..data.row_sources import read_completions
+from ..data.row_loading import load_completions, load_rows
 from ..generation.transformers_engine import TransformersEngine
 from ..jobs.store import Store
 from ..miniature.lessons import Lessons
@@ -33,8 +32,9 @@ from ..training.resuming import finished_state, holds_model, left_by_a_run, reso
 from ..training.sft import CompletionSFTConfig, CompletionSFTTrainer
 from .cold_start import cold_start
 from .refusals import WrongArgument, exit_on_refusal, hub_errors, hub_fix, hub_text
+from .reward_files import load_rewards
 from .script_parser import ScriptParser, named_policy
-from .sections import DataArguments
+from .sections import DataArguments, parsed_columns
 from .system_prompts import parse_optional_text
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ _SETTINGS = "_run.sqlite"
 
 _DECIDING = (
     *("model_name_or_path", "use_peft", "lora_r", "dataset_name", "dataset_split", "columns", "train_rows"),
-    *("video_frames", "system_prompt", "learning_rate", "seed"),
+    *("video_frames", "min_pixels", "max_pixels", "system_prompt", "reward_funcs", "learning_rate", "seed"),
 )
 
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
@@ -76,11 +76,13 @@ def prepare(
     Returns:
         A trainer's arguments, and the rows to compare on.
     """
+    rewards = load_rewards(data_args.reward_funcs or [])
     claim_output_dir(data_args, training_args, model_args)
     train_rows, eval_rows = load_data(data_args, training_args.seed)
     settings = {
         **trainer_settings(model_args, training_args, eval_rows),
         "grader": data_args.grader(TransformersEngine),
+        **({"reward_funcs": rewards} if rewards else {}),
     }
     policy = policy_path(data_args, model_args, training_args, lessons)
     return {"model": policy, "args": training_args, "train_dataset": train_rows, **settings}, eval_rows
@@ -106,7 +108,7 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
                 f"a split of {', '.join(SPLITS)}."
             )
         return make_dataset([category], rows or 3000, split=split, seed=seed)
-    names = ("columns", "image_root", "video_frames", "system_prompt", "on_error")
+    names = ("columns", "image_root", "video_frames", "min_pixels", "max_pixels", "system_prompt", "on_error")
     reading = {key: getattr(arguments, key) for key in names}
     return load_rows(name, split=split, max_rows=rows, seed=seed, **reading).dataset
 
@@ -303,11 +305,14 @@ class CompletionArguments:
     """The source of the rows of supervised training.
 
     Attributes:
-        dataset_name: parquet file, folder or Hub id of rows with `prompt`, `images` and `completion`.
+        dataset_name: parquet file, folder or Hub id of rows with `prompt`, `images` and `completion`; or JSON lines,
+            conversations and the like, which `load_rows` reads as completions.
         dataset_split: the split to train on.
         eval_dataset_name: rows to measure the loss on, named likewise; `eval_strategy` and `eval_on_start` say when.
             `None` leaves that out.
         eval_split: the split to measure on; a file has only one.
+        columns: our column names → the source's, on the command line as JSON.
+        image_root: folder that relative image paths start from.
         overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first, or a
             model; never one that holds the policy to train.
     """
@@ -316,9 +321,12 @@ class CompletionArguments:
     dataset_split: str = "train"
     eval_dataset_name: str | None = None
     eval_split: str = "test"
+    columns: dict | str | None = None
+    image_root: str | None = None
     overwrite_output_dir: bool = False
 
     def __post_init__(self) -> None:
+        self.columns = parsed_columns(self.columns)
         self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
 
 
@@ -330,9 +338,10 @@ def train_on_completions(
 ) -> None:
     """Train the arguments' policy on the rows, and save it."""
     claim_output_dir(data_args, training_args, model_args)
-    rows, eval_rows = read_completions(data_args.dataset_name, data_args.dataset_split), None
+    reading: dict[str, Any] = {"columns": data_args.columns, "image_root": data_args.image_root}
+    rows, eval_rows = load_completions(data_args.dataset_name, data_args.dataset_split, **reading), None
     if data_args.eval_dataset_name is not None:
-        eval_rows = read_completions(data_args.eval_dataset_name, data_args.eval_split)
+        eval_rows = load_completions(data_args.eval_dataset_name, data_args.eval_split, **reading)
     settings = trainer_settings(model_args, training_args, eval_rows)
     if eval_rows is not None and "eval_dataset" not in settings:
         raise WrongArgument(

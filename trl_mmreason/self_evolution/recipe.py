@@ -64,6 +64,7 @@ class EvolutionArguments(StagedArguments):
         "evolve": (
             *("evolution", "judge_server", "judge_model", "cold_start_accuracy", "train_rows"),
             *("dataset_name", "dataset_split", "columns", "image_root", "video_frames", "system_prompt"),
+            *("min_pixels", "max_pixels"),
         )
     }
     SECTIONS = {"evolution": "SelfEvolutionConfig", "evaluation": SamplingParams}

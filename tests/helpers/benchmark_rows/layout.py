@@ -4,6 +4,7 @@
 inside, or JSON beside a folder of images.
 """
 
+import base64
 import json
 import string
 from collections.abc import Sequence
@@ -115,7 +116,7 @@ def saved(layout, folder, rows=None, without=None):
         file.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
         return file
     features = Features({name: kind for name, kind in layout.features.items() if name != without})
-    stored = [{name: _stored(row.get(name)) for name in features} for row in rows]
+    stored = [{name: _stored(row.get(name), kind) for name, kind in features.items()} for row in rows]
     file = folder / "rows.parquet"
     Dataset.from_list(stored, features=features).to_parquet(file)
     return file
@@ -132,8 +133,13 @@ def _filed(value, folder):
     return f"images/{value.colour}.png"
 
 
-def _stored(value):
-    return {"bytes": value.png, "path": None} if isinstance(value, Coloured) else value
+def _stored(value, kind):
+    """A value of a parquet column; of an image in a column of text it is base64."""
+    if isinstance(value, list):
+        return [_stored(one, getattr(kind, "feature", None)) for one in value]
+    if not isinstance(value, Coloured):
+        return value
+    return base64.b64encode(value.png).decode() if kind == TEXT else {"bytes": value.png, "path": None}
 
 
 def row(**columns):

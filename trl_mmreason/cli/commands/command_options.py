@@ -89,6 +89,12 @@ def add_reading(command: ArgumentParser) -> None:
     add("--image-root", help="base folder of relative image paths; by default the file's")
     frames = "read each video in the columns video and videos as N frames; without it rows with videos are refused"
     add("--video-frames", type=parsers.count, metavar="N", help=frames)
+    add("--min-pixels", type=parsers.count, metavar="N", help="enlarge smaller images to N pixels, width × height")
+    add("--max-pixels", type=parsers.count, metavar="N", help="shrink larger images to N pixels, width × height")
+
+
+READING = ("columns", "image_root", "video_frames", "min_pixels", "max_pixels")
+"""Arguments that `add_reading` declares, all of `load_rows`."""
 
 
 def add_sampling(command: ArgumentParser, *, shared: bool = True) -> None:
@@ -165,7 +171,7 @@ def run_pipeline(arguments: Namespace, pipeline: Callable[..., Any], *, system_p
     settings = sampling_settings(arguments)
     store_path = arguments.store or f"{arguments.output}.sqlite"
     check_servers(arguments, store_path)
-    reading = {key: getattr(arguments, key) for key in ("split", "columns", "image_root", "video_frames")}
+    reading = {key: getattr(arguments, key) for key in ("split", *READING)}
     loaded = load_rows(arguments.dataset, system_prompt=system_prompt, **reading)
     rows = rows_of_share(arguments, loaded.dataset)
     with Store(store_path, elsewhere="another OUTPUT or --store") as store:

@@ -189,7 +189,8 @@ def _load(arguments: Namespace, benchmark: str) -> _Questions:
     if is_file:
         _refuse_unused(arguments, "split", why=f"{source} is one split, whatever it is called")
     prompt: dict[str, Any] = {}
-    reading: dict[str, Any] = {"image_root": arguments.image_root, "max_rows": arguments.limit}
+    shared = ("image_root", "min_pixels", "max_pixels")
+    reading: dict[str, Any] = {"max_rows": arguments.limit, **{key: getattr(arguments, key) for key in shared}}
     if known is None:
         from ...data.row_loading import load_rows
 

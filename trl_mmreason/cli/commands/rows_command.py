@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...scripts.refusals import WrongArgument
 from . import parsers
-from .command_options import add_reading
+from .command_options import READING, add_reading
 
 KIND_NAMES = ("questions", "completions", "preferences", "steps")  # of `row_kinds.KINDS`, which takes long to import
 
@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> None:
     output = arguments.output
     if not output.parent.is_dir():
         raise WrongArgument(f"--output {output}: there is no folder {output.parent}")
-    reading = {name: getattr(arguments, name) for name in ("split", "columns", "image_root", "video_frames", "kind")}
+    reading = {name: getattr(arguments, name) for name in ("split", "kind", *READING)}
     loaded = load_rows(arguments.source, max_rows=arguments.max_rows, seed=0, **reading)
     lines = [counts_line(loaded, arguments.source), aligned([("column", "read as"), *column_lines(loaded)])]
     if counts := problem_counts(loaded):

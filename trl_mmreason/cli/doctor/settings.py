@@ -18,6 +18,7 @@ from trl import GRPOConfig, ModelConfig
 
 from ...compat.packages import missing_packages
 from ...data.folders import is_missing_path
+from ...data.mixed_sources import MIXTURES
 from ...data.row_sources import read_source
 from ...data.rows import DataError
 from ...scripts.recipes import config_file, load_script, read_config
@@ -202,8 +203,8 @@ def _is_lost(path: str) -> bool:
 def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """Check that the local data set of a stage has the questions of one rollout; fewer would make no update."""
     name, wanted = str(settings.get("dataset_name")), settings.get("train_rows")
-    if not Path(name).expanduser().exists():
-        return  # drawn problems, a Hub id, or what `check_files` names
+    if not Path(name).expanduser().exists() or name.endswith(MIXTURES):
+        return  # drawn problems, a Hub id, several sources, or what `check_files` names
     try:
         rows = min(len(read_source(name, settings.get("dataset_split") or "train").dataset), wanted or sys.maxsize)
     except DataError as error:

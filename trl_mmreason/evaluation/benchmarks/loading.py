@@ -12,16 +12,17 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Json, Value
 
+from ...data.image_size import PixelBounds, fitted_image
 from ...data.row_loading import checked_features, list_first, row_problems, with_plain_answers
 from ...data.row_sources import LINE, parse_line
 from ...data.row_values import RefusedValue, read_images
-from . import drawn, mathematics, science
+from . import drawn, mathematics, perception, science
 from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, image_numbers
 from .prompt import TEMPLATE, check_prompt_template, name_images, render
 from .sources import read_table
 
 BENCHMARKS: dict[str, Benchmark] = {
-    one.name: one for one in (*mathematics.BENCHMARKS, *science.BENCHMARKS, *drawn.BENCHMARKS)
+    one.name: one for one in (*mathematics.BENCHMARKS, *science.BENCHMARKS, *perception.BENCHMARKS, *drawn.BENCHMARKS)
 }
 
 _COLUMNS = ("prompt", "images", "answer", "choices", "id", "category", "hint", "group", "tolerance")
@@ -37,6 +38,8 @@ def load_benchmark(
     prompt_template: str | None = None,
     instruction: str | None = None,
     max_rows: int | None = None,
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
 ) -> Dataset:
     """Load a whole benchmark, or raise: without some rows it would be another benchmark.
 
@@ -62,6 +65,7 @@ def load_benchmark(
         prompt_template: places for {question}, {choices}, {hint} and {instruction}; `TEMPLATE` by default.
         instruction: instead of the benchmark's own; "" for none.
         max_rows: only the first so many rows, for a trial.
+        min_pixels, max_pixels: enlarge smaller images and shrink larger ones to so many pixels, as `load_rows` does.
 
     Raises:
         BenchmarkError: there is no such benchmark; its data are not there, or not laid out as published; or rows of it
@@ -72,6 +76,9 @@ def load_benchmark(
         raise BenchmarkError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     if max_rows is not None and max_rows < 1:
         raise BenchmarkError(f"{name}: max_rows is {max_rows}, expected at least 1, or None for all rows")
+    pixels = PixelBounds(min_pixels, max_pixels)
+    if pixels.problem:
+        raise BenchmarkError(f"{name}: {pixels.problem}")
     template = TEMPLATE if prompt_template is None else prompt_template
     try:
         check_prompt_template(template)
@@ -82,7 +89,7 @@ def load_benchmark(
     if not positions:
         raise BenchmarkError(f"{name}: {table.name} has no rows of it among {len(table.dataset)}")
     root = table.image_root if image_root is None else Path(image_root)
-    reader = _Reader(benchmark, root, template, benchmark.instruction if instruction is None else instruction)
+    reader = _Reader(benchmark, root, template, benchmark.instruction if instruction is None else instruction, pixels)
     checked = table.dataset.select(positions).map(
         reader.check_line if table.is_json else reader.check,
         with_indices=True,
@@ -124,6 +131,7 @@ class _Reader:
     image_root: Path
     template: str
     instruction: str
+    pixels: PixelBounds
 
     def check_line(self, line: Mapping[str, str], index: int) -> dict[str, Any]:
         try:
@@ -150,6 +158,8 @@ class _Reader:
                 problems.append(refused.in_column(column))
         if problems:
             return self._refused(index, problems, question.id)
+        if self.pixels != PixelBounds():
+            images = [fitted_image(one, self.pixels) for one in images]
         return self._row(question, images, index)
 
     def _row(self, question: Question, images: list[dict[str, Any]], index: int) -> dict[str, Any]:

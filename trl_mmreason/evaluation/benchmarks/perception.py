@@ -1,0 +1,235 @@
+"""Benchmarks of visual logic, physics, scientific charts, and fine or high-resolution perception."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Any
+
+from ...data.rows import Row
+from .adapter import (
+    Benchmark,
+    Question,
+    UnusableCell,
+    image,
+    label,
+    letter,
+    lettered,
+    listed,
+    numbered_images,
+    on_hub,
+    required_choices,
+    text,
+)
+from .options import read_options
+
+BLINK_TASKS = tuple(
+    (
+        "Art_Style Counting Forensic_Detection Functional_Correspondence IQ_Test Jigsaw Multi-view_Reasoning "
+        "Object_Localization Relative_Depth Relative_Reflectance Semantic_Correspondence Spatial_Relation "
+        "Visual_Correspondence Visual_Similarity"
+    ).split()
+)
+_IN_THE_IMAGE = {one: one for one in "ABCD"}  # choices that are drawn
+# The end of a question that asks for the answer alone; the instruction takes its place.
+_DIRECTLY = re.compile(
+    r"\s*(?:Please answer directly with|Answer with the option's letter from the given choices)[^\n]*\Z", re.IGNORECASE
+)
+# What CharXiv's graders hold an answer to, by `reasoning_q_source` (arXiv:2406.18521, appendix of its prompts).
+_CHARXIV_TEXT, _CHARXIV_NUMBER = 1, 3
+
+
+def _visu_logic(row: Row) -> Question:
+    right = letter(row, "label", _IN_THE_IMAGE)
+    question, choices = read_options(text(row, "question"), right)
+    return Question(
+        text(row, "id"), question, image(row, "image_path"), right, choices or dict(_IN_THE_IMAGE), label(row, "tag")
+    )
+
+
+def _visual_puzzles(row: Row) -> Question:
+    choices = lettered(listed(row, "options"), "options") or dict(_IN_THE_IMAGE)
+    right = letter(row, "answer", choices)
+    return Question(text(row, "id"), text(row, "question"), image(row, "image"), right, choices, label(row, "category"))
+
+
+def _phyx(row: Row) -> Question:
+    answer = text(row, "answer")
+    return Question(
+        text(row, "index"), text(row, "question"), image(row, "image"), answer, None, label(row, "category")
+    )
+
+
+def _phyx_choices(row: Row) -> Question:
+    right = letter(row, "answer", _IN_THE_IMAGE)
+    question, choices = read_options(text(row, "question"), right)
+    return Question(text(row, "index"), question, image(row, "image"), right, choices, label(row, "category"))
+
+
+def _see_phys(row: Row) -> Question:
+    figures = label(row, "sig_figs")
+    hint = f"Give the final answer with {figures} significant figures." if figures and figures != "nan" else ""
+    images = {"images": row.get("images")}
+    return Question(
+        text(row, "index"), text(row, "question"), images, text(row, "answer"), None, label(row, "subject"), hint
+    )
+
+
+def _char_xiv(row: Row) -> Question:
+    answer = text(row, "reasoning_a")
+    source = text(row, "reasoning_q_source")
+    if not source.isdecimal() or not 1 <= int(source) <= 4:
+        message = f"it holds {source!r}; expected 1 to 4, which say what form the answer has"
+        raise UnusableCell("reasoning_q_source", "unknown form of answer", message)
+    hint = ""
+    if int(source) == _CHARXIV_TEXT:
+        hint = "The answer is text that stands in the chart."
+    elif int(source) >= _CHARXIV_NUMBER:
+        decimals = len(answer.partition(".")[2])
+        form = f"with {decimals} decimal place{'s' * (decimals > 1)}" if decimals else "without decimal places"
+        stands = " that stands in the chart" if int(source) == _CHARXIV_NUMBER else f", {form}"
+        hint = f"The answer is a number{stands}."
+    question = text(row, "reasoning_q")
+    return Question(
+        label(row, "figure_path"), question, image(row, "image"), answer, None, label(row, "category"), hint
+    )
+
+
+def _real_world_qa(row: Row) -> Question:
+    answer = text(row, "answer")
+    question, choices = read_options(_DIRECTLY.sub("", text(row, "question")), answer)
+    return Question(None, question, image(row, "image"), answer, choices)
+
+
+def _v_star(row: Row) -> Question:
+    right = letter(row, "label", _IN_THE_IMAGE)
+    question, choices = read_options(_DIRECTLY.sub("", text(row, "text")), right)
+    return Question(text(row, "question_id"), question, image(row, "image"), right, choices, label(row, "category"))
+
+
+def _hr_bench(row: Row) -> Question:
+    choices = required_choices([label(row, one) or "" for one in "ABCD"], "A")
+    right = letter(row, "answer", choices)
+    return Question(
+        text(row, "index"), text(row, "question"), image(row, "image"), right, choices, label(row, "category")
+    )
+
+
+def _blink(row: Row) -> Question:
+    choices = required_choices(listed(row, "choices"), "choices")
+    right = letter(row, "answer", choices)
+    whole = text(row, "prompt")
+    stem, shown = read_options(whole, right)
+    is_split = shown is not None and shown.keys() == choices.keys()
+    return Question(
+        text(row, "idx"),
+        stem if is_split else whole,
+        {"image_1": row.get("image_1"), **numbered_images(row, whole)},
+        right,
+        choices,
+        label(row, "sub_task"),
+        choices_shown=is_split,  # else they are in the text as it is
+    )
+
+
+_PHYX: dict[str, Any] = {
+    **on_hub("Cloudriver/PhyX"),
+    "paper": "2505.15929",
+    "configs": ("data_for_llms_eval",),
+    "rows": 1000,
+    "id_column": "index",
+    "columns": ("index", "question", "answer", "image"),
+}
+_HR_BENCH: dict[str, Any] = {
+    **on_hub("DreamMr/HR-Bench"),
+    "paper": "2408.15556",
+    "configs": ("hrbench_version_split",),
+    "rows": 800,
+    "id_column": "index",
+    "columns": ("index", "question", "answer", *string.ascii_uppercase[:4], "image"),
+    "read": _hr_bench,
+}
+BENCHMARKS = (
+    Benchmark(
+        name="visulogic",
+        title="VisuLogic",
+        hub="",
+        source="https://huggingface.co/datasets/VisuLogic/VisuLogic",
+        paper="2504.15279",
+        split="train",
+        rows=1000,
+        columns=("id", "question", "label", "image_path"),
+        read=_visu_logic,
+    ),
+    Benchmark(
+        name="visualpuzzles",
+        title="VisualPuzzles",
+        **on_hub("neulab/VisualPuzzles"),
+        paper="2504.10342",
+        split="train",
+        rows=1168,
+        columns=("id", "question", "options", "answer", "image"),
+        read=_visual_puzzles,
+    ),
+    Benchmark(name="phyx", title="PhyX mini, open answers", split="phyx_mini_oe", read=_phyx, **_PHYX),
+    Benchmark(
+        name="phyx/choices", title="PhyX mini, multiple choice", split="phyx_mini_mc", read=_phyx_choices, **_PHYX
+    ),
+    Benchmark(
+        name="seephys",
+        title="SeePhys",
+        **on_hub("SeePhys/SeePhys"),
+        paper="2505.19099",
+        split="train",
+        rows=2000,
+        id_column="index",
+        columns=("index", "question", "answer", "images"),
+        read=_see_phys,
+    ),
+    Benchmark(
+        name="charxiv",
+        title="CharXiv, reasoning questions, validation",
+        **on_hub("princeton-nlp/CharXiv"),
+        paper="2406.18521",
+        split="validation",
+        rows=1000,
+        id_column="figure_path",
+        columns=("reasoning_q", "reasoning_a", "reasoning_q_source", "image"),
+        read=_char_xiv,
+    ),
+    Benchmark(
+        name="realworldqa",
+        title="RealWorldQA",
+        **on_hub("xai-org/RealworldQA"),
+        split="test",
+        rows=765,
+        id_column="",
+        columns=("question", "answer", "image"),
+        read=_real_world_qa,
+    ),
+    Benchmark(
+        name="vstar",
+        title="V*Bench",
+        **on_hub("lmms-lab/vstar-bench"),
+        paper="2312.14135",
+        split="test",
+        rows=191,
+        id_column="question_id",
+        columns=("question_id", "text", "label", "image"),
+        read=_v_star,
+    ),
+    Benchmark(name="hrbench/4k", title="HR-Bench 4K", split="hrbench_4k", **_HR_BENCH),
+    Benchmark(name="hrbench/8k", title="HR-Bench 8K", split="hrbench_8k", **_HR_BENCH),
+    Benchmark(
+        name="blink",
+        title="BLINK, validation",
+        **on_hub("BLINK-Benchmark/BLINK"),
+        paper="2404.12390",
+        split="val",
+        configs=BLINK_TASKS,
+        rows=1901,
+        id_column="idx",
+        columns=("idx", "prompt", "choices", "answer", "image_1"),
+        read=_blink,
+    ),
+)
