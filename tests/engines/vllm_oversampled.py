@@ -9,10 +9,9 @@ from pathlib import Path
 
 import torch
 from vllm_cpu import let_cpus_take_vllm
-from vllm_policies import random_policy, rollout_of, rule_out_placeholders, save, trainer_for, write
+from vllm_policies import random_policy, rollout_of, rule_out_placeholders, save, scored, trainer_for, write
 
 from trl_mmreason.compat.replaced import replaced
-from trl_mmreason.generation.batch import collate
 from trl_mmreason.training import grpo
 
 let_cpus_take_vllm()
@@ -26,16 +25,6 @@ SETTINGS = {
     "learning_rate": rate,
     "max_steps": 6,
 }
-
-
-@torch.no_grad()
-def scored(model, trajectory):
-    """Log-probabilities of all tokens behind the prompt, by the model itself."""
-    context = trajectory.context
-    logits = model.eval()(**collate([context], 0)).logits[0, :-1].log_softmax(-1)
-    logps = logits.gather(1, torch.tensor(context.ids[1:])[:, None])[:, 0]
-    model.train()
-    return logps[len(trajectory.prompt.ids) - 1 :]
 
 
 def main():

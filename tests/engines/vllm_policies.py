@@ -26,6 +26,7 @@ from trl_mmreason import (
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.functional import turn_of_token
+from trl_mmreason.generation.batch import collate
 from trl_mmreason.grading import Verdict
 from trl_mmreason.messages import question_text
 from trl_mmreason.miniature.models import SIZES, Size, build_model
@@ -199,6 +200,16 @@ def rollout_of(batch):
         "prompt_ids": batch["prompt_ids"],
         "prompt_mask": batch["prompt_mask"],
     }
+
+
+@torch.no_grad()
+def scored(model, trajectory):
+    """Log-probabilities of all tokens behind the prompt, by the model itself."""
+    context = trajectory.context
+    logits = model.eval()(**collate([context], 0)).logits[0, :-1].log_softmax(-1)
+    logps = logits.gather(1, torch.tensor(context.ids[1:])[:, None])[:, 0]
+    model.train()
+    return logps[len(trajectory.prompt.ids) - 1 :]
 
 
 def write(file, **values):

@@ -6,90 +6,14 @@ over NCCL, which needs a GPU for the server and one for the trainer. Here the te
 names that it would send, travel in a file.
 """
 
-import ctypes
-import os
-import signal
-import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from processes import free_port
-from safetensors.torch import save_file
+from file_server import FileClient, Server, weights_travel_in
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 
-from trl_mmreason.compat import vllm as corrections
-
-os.environ |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_API_KEY": "a key"}
-if not torch.cuda.is_available():
-    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
-SETTINGS = ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "12", "--enable-scale-out"]
-SETTINGS += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
-SETTINGS += ["--worker-extension-cls", "vllm_worker.FileWeights"]
-
-
 OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia", "turns"]
-
-
-class FileClient(corrections.ImageClient):
-    """The client whose weights travel in a file, and which counts the rows whose images it sends."""
-
-    file: Path
-    rows_sent = 0
-
-    def _post(self, url, **request):
-        FileClient.rows_sent += url.endswith("/render")
-        return super()._post(url, **request)
-
-    def init_communicator(self, device=0):
-        """There is nobody to meet."""
-
-    def update_named_params(self, metadata, named_params):
-        """Let the server load the announced tensors."""
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in named_params}
-        assert [(name, list(tensor.shape)) for name, tensor in tensors.items()] == [
-            (name, shape) for name, _, shape in metadata
-        ]
-        save_file(tensors, self.file)
-        call = {"method": "load_file", "args": [str(self.file)]}
-        response = self.session.post(f"{self.base_url}/collective_rpc", json=call)
-        assert response.status_code == 200, response.text
-
-
-def end_with_parent():
-    """Let the server end when this script is killed, as `launch` does with one that takes too long."""
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-
-
-@contextmanager
-def server(folder, log):
-    """Serve a folder, and give the address; `vllm serve` is stopped in the end, with the processes that it started."""
-    port = free_port()
-    serve = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder]
-    command = [*serve, "--host", "127.0.0.1", "--port", str(port), *SETTINGS]
-    here = str(Path(__file__).parent)  # where the worker's extension is
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
 
 family, folder, options = sys.argv[1], Path(sys.argv[2]), set(sys.argv[3:])
 torch.set_num_threads(1)
@@ -97,9 +21,8 @@ torch.manual_seed(0)
 model, processor = random_policy(family, side_by_side="side_by_side" in options)
 rule_out_placeholders(model)
 policy = save(model, processor, folder / "policy")
-FileClient.file = folder / "weights.safetensors"
-corrections.ImageClient = FileClient
-with server(policy, folder / "server.log") as address:
+weights_travel_in(folder)
+with Server(policy, folder / "server.log") as address:
     served = {"vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 240.0}
     trainer = trainer_for("adapo", policy, folder / "run", lora="lora" in options, **served)
     results = {"adapo": train(trainer), "image": model.config.image_token_id, "rows_sent": FileClient.rows_sent}
