@@ -31,6 +31,7 @@ BENCHMARKS = {
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
     "rollout_scheduler": ("micro_batches", "weight_sync", "oversampling", "refill"),
+    "ahead": ("ahead",),
     "on_paper": ("on_paper",),
 }
 """Module → the benchmarks in it."""

@@ -130,11 +130,12 @@ class EveryOtherGrader:
         return [Verdict(number % 2 == 0, None, "") for number, _ in enumerate(items)]
 
 
-def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0, **settings):
+def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0, eval_dataset=None, **settings):
     """A trainer of one of our methods that samples with vLLM.
 
     Args:
         policy: folder of a saved policy, or a model.
+        eval_dataset: rows of evaluations.
         lora, qlora, dropout: whether it trains an adapter, of a base in 4 bit, and how much of its inputs it drops.
     """
     run = {**RUN, **settings}
@@ -143,6 +144,7 @@ def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0,
         run["model_init_kwargs"] = {"dtype": "float32", "quantization_config": quantization}
     shared = {
         "train_dataset": questions(),
+        "eval_dataset": eval_dataset,
         **({"peft_config": LoraConfig(**LORA, lora_dropout=dropout)} if lora or qlora else {}),
     }
     if method == "adapo":

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import thread as executors
 from contextlib import contextmanager
 from typing import Any
 
@@ -169,6 +170,16 @@ class ImageClient(VLLMClient):
                 "It would use features of earlier weights for images that it has seen before. Fix: start it with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
+
+
+def leave_waiting_threads() -> None:
+    """Let this process end although threads wait for a server: those of executors that a daemon thread began.
+
+    Python waits at its end for all threads of executors, also for daemons, and TRL's requests have no time limit.
+    """
+    for thread in [*executors._threads_queues]:
+        if thread.daemon:
+            del executors._threads_queues[thread]
 
 
 def name_tokens(entries: Iterable[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from uuid import uuid4
 from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 
-from ..compat.vllm_client import LOST, ServerLost
+from ..compat.vllm_client import LOST, ServerLost, leave_waiting_threads
 from ..generation.batch import Prompt
 from .interruption import end_with_checkpoint
 from .rollout import Trajectory, add_turns, begin, roll_out
@@ -84,7 +84,7 @@ class Ahead:
     def __exit__(self, *_: Any) -> None:
         """Leave what is in flight: it belongs to a rollout that does not come."""
         if self._flight is not None:
-            self._flight.left.set()
+            _leave(self._flight)
 
     def rollout(self, inputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Trajectory]]:
         """Take the rollout at hand, and let the server begin the next one. Every process calls it.
@@ -183,7 +183,7 @@ class Ahead:
         if why is not None:
             if self._trainer.accelerator.is_main_process:
                 logger.warning("A rollout is lost, and is sampled again: %s", why)
-            flight.left.set()
+            _leave(flight)
             return why
         first = self._trainer.accelerator.process_index * len(flight.rows)
         for each, (turns, messages, left_no_room) in zip(
@@ -300,6 +300,13 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
     Thread(target=run, name="generate_ahead", daemon=True).start()
     return future
+
+
+def _leave(flight: Flight) -> None:
+    """Let a flight's thread end after its turn, and the process at any time."""
+    flight.left.set()
+    if flight.answers is not None and not flight.answers.done():
+        leave_waiting_threads()
 
 
 def _raise(error: Exception | None) -> None:
