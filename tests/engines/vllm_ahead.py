@@ -60,7 +60,7 @@ def run(method, name, rate, *callbacks, resume=None, amid=None, **settings):
         rollouts.append(
             [
                 {
-                    "question": str(row["prompt"][-1]["content"]),
+                    "question": f"{row['prompt'][-1]['content']} {row['answer']}",
                     "sampled": torch.tensor(each.logprobs),
                     "now": scored(policy_now, each),
                     "before": scored(before, each),

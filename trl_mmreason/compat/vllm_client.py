@@ -179,7 +179,7 @@ def leave_waiting_threads() -> None:
     """
     for thread in [*executors._threads_queues]:
         if thread.daemon:
-            del executors._threads_queues[thread]
+            del executors._threads_queues[thread]  # type: ignore[attr-defined]
 
 
 def name_tokens(entries: Iterable[dict[str, Any]]) -> None:
