@@ -69,7 +69,7 @@ def ahead(
         with Server(policy, Path(folder) / "log", "--max-num-seqs", str(rows), core=serving) as address:
             run = settings(rows, batch, use_vllm=True, vllm_mode="server", vllm_server_base_url=address, top_p=1.0)
             run |= {"max_steps": steps, "logging_steps": 1, "max_completion_length": longest}
-            run |= {"vllm_importance_sampling_correction": True}
+            run |= {"vllm_server_timeout": 900.0}
             for number in range(rounds):
                 for name in [*found][:: 1 if number % 2 else -1]:
                     args = AdaPOConfig(folder, **run, **ALL_ROWS, generate_ahead=name == "ahead")

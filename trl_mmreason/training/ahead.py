@@ -96,7 +96,7 @@ class Ahead:
             The rows of this process, and their trajectories.
         """
         trainer, begun = self._trainer, time.monotonic()
-        flight, self._flight = self._flight, None
+        flight = self._flight
         if flight is not None and flight.prompts != [row["prompt"] for row in inputs]:
             raise RuntimeError(
                 f"{type(trainer).__name__}: generate_ahead has sampled other rows than the data loader gives next. It "
@@ -106,12 +106,13 @@ class Ahead:
         for _ in range(ATTEMPTS):
             if flight is None:
                 self._sync()
-                flight = self._begin(inputs)
+                flight = self._flight = self._begin(inputs)
             if (why := self._take(flight)) is None:
                 break
-            flight = None
+            flight = self._flight = None
         else:
             self._end(why)
+        self._flight = None
         waited = time.monotonic() - begun
         trainer._sampled = list(enumerate(flight.rows))
         _tell_ended(trainer, flight.trajectories)
