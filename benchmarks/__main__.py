@@ -31,6 +31,7 @@ BENCHMARKS = {
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
     "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "oversampling_curves", "refill"),
+    "ahead": ("ahead",),
     "weight_sync": ("weight_sync", "weight_sync_served", "adapter_sync"),
     "on_paper": ("on_paper",),
     "rows": ("rows",),

@@ -97,6 +97,31 @@ def oversampled_seconds(
     return seconds
 
 
+def split_seconds(
+    lengths: list[int], gpus: int, prompt: int, training: float, sent: float, policy: Policy, machine: Machine
+) -> dict[str, tuple[float, float, float, float]]:
+    """Seconds of a rollout, of training, and of a step that does both in turn or at once, by the GPUs of a server.
+
+    Args:
+        lengths: of a rollout's trajectories.
+        gpus: of the machine.
+        training: seconds on all of them.
+        sent: seconds in which the server gets the weights; nothing else is done then.
+        prompt, policy, machine: as for `rollout_seconds`.
+    """
+    found = {}
+    for server in (1, 2, 4):
+        rollout = max(rollout_seconds(lengths[own::server], prompt, policy, machine)[0] for own in range(server))
+        trained = training * gpus / (gpus - server)
+        found[f"{server} + {gpus - server}"] = (
+            rollout,
+            trained,
+            rollout + sent + trained,
+            max(rollout, trained) + sent,
+        )
+    return found
+
+
 def on_paper(
     *,
     gpus: int = 8,
@@ -150,6 +175,15 @@ def on_paper(
         f"`oversampling={share:g}` |\n|---|---|---|---|---|"
     )
     totals = [sum(column) for column in zip(*parts.values(), strict=True)]
+    training = 6 * forward * useful  # old log-probabilities, reference, update
+    splits = split_seconds(drawn, gpus, prompt, training, buckets_sent, policy, machine)
     for name, values in {**parts, "a step": tuple(totals)}.items():
         print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")
-    return Result({"parts": parts, "totals": totals})
+    together = until_last + buckets_sent + training
+    print("\n| GPUs of the server + of training | rollout | training | one after the other | one step ahead | gain |")
+    print("|---|---|---|---|---|---|")
+    print(f"| all {gpus} for both in turn | {until_last:.1f} | {training:.1f} | {together:.1f} | | |")
+    for name, (rollout, trained, after, ahead) in splits.items():
+        gain = f"× {together / ahead:.2f}"
+        print(f"| {name} | {rollout:.1f} | {trained:.1f} | {after:.1f} | {ahead:.1f} | {gain} |")
+    return Result({"parts": parts, "totals": totals, "splits": splits})

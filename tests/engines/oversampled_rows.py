@@ -3,22 +3,12 @@
 from contextlib import contextmanager
 
 import torch
+from vllm_policies import scored
 
 from trl_mmreason.compat.replaced import replaced
-from trl_mmreason.generation.batch import collate
 from trl_mmreason.training import grpo
 
 SETTINGS = {"oversampling": 1.0, "oversampling_max_age": 2, "max_completion_length": 16, "max_steps": 6}
-
-
-@torch.no_grad()
-def scored(model, trajectory):
-    """Log-probabilities of all tokens behind the prompt, by the model itself."""
-    context = trajectory.context
-    logits = model.eval()(**collate([context], 0)).logits[0, :-1].log_softmax(-1)
-    logps = logits.gather(1, torch.tensor(context.ids[1:])[:, None])[:, 0]
-    model.train()
-    return logps[len(trajectory.prompt.ids) - 1 :]
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from trl_mmreason import (
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.functional import turn_of_token
+from trl_mmreason.generation.batch import collate
 from trl_mmreason.grading import Verdict
 from trl_mmreason.messages import question_text
 from trl_mmreason.miniature.models import SIZES, Size, build_model
@@ -129,11 +130,14 @@ class EveryOtherGrader:
         return [Verdict(number % 2 == 0, None, "") for number, _ in enumerate(items)]
 
 
-def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0, language=False, **settings):
+def trainer_for(
+    method, policy, folder, *, lora=False, qlora=False, dropout=0.0, language=False, eval_dataset=None, **settings
+):
     """A trainer of one of our methods that samples with vLLM.
 
     Args:
         policy: folder of a saved policy, or a model.
+        eval_dataset: rows of evaluations.
         lora, qlora, dropout: whether it trains an adapter, of a base in 4 bit, and how much of its inputs it drops.
         language: whether the adapter leaves images' encoders as they are.
     """
@@ -146,6 +150,7 @@ def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0,
         narrow |= {"rank_pattern": {"q_proj": 2, "o_proj": 9}, "alpha_pattern": {"down_proj": 8}, "use_rslora": True}
     shared = {
         "train_dataset": questions(),
+        "eval_dataset": eval_dataset,
         **({"peft_config": LoraConfig(**LORA, lora_dropout=dropout, **narrow)} if lora or qlora else {}),
     }
     if method == "adapo":
@@ -203,6 +208,16 @@ def rollout_of(batch):
         "prompt_ids": batch["prompt_ids"],
         "prompt_mask": batch["prompt_mask"],
     }
+
+
+@torch.no_grad()
+def scored(model, trajectory):
+    """Log-probabilities of all tokens behind the prompt, by the model itself."""
+    context = trajectory.context
+    logits = model.eval()(**collate([context], 0)).logits[0, :-1].log_softmax(-1)
+    logps = logits.gather(1, torch.tensor(context.ids[1:])[:, None])[:, 0]
+    model.train()
+    return logps[len(trajectory.prompt.ids) - 1 :]
 
 
 def write(file, **values):

@@ -3,10 +3,11 @@
 import hashlib
 
 import torch
+from safetensors.torch import load_file
 
 
 class Weights:
-    """Tells of each weight of the model, and zeroes them."""
+    """Tells of each weight of the model, zeroes them, and loads those of a file."""
 
     def digests(self):
         """Name → digest of the weight's bytes."""
@@ -20,3 +21,7 @@ class Weights:
         """Set all weights to zero."""
         for weight in self.model_runner.model.parameters():
             weight.zero_()
+
+    def load_file(self, path):
+        """Load the weights of a checkpoint's file."""
+        self.model_runner.model.load_weights(load_file(path).items())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from every_trainer import DPO, TRAINERS, make, rows_of, saved_base
 from processes import begin, outcomes
-from support import assert_weights, full_but, weights_of
+from support import adapo_trainer, assert_weights, drawn_rows, full_but, weights_of
 from transformers import TrainerCallback
 from trl import ModelConfig
 
@@ -29,7 +29,7 @@ from trl_mmreason.scripts.single_stage import (
 )
 from trl_mmreason.training import checkpoint as checkpoint_module
 from trl_mmreason.training.checkpoint import CheckpointError
-from trl_mmreason.training.interruption import STATUS, TrainingInterrupted
+from trl_mmreason.training.interruption import STATUS, TrainingInterrupted, end_with_checkpoint
 from trl_mmreason.training.resuming import (
     FILES,
     UNFINISHED,
@@ -585,3 +585,32 @@ def test_two_runs_at_once_are_refused_and_a_kill_leaves_no_lock(base, tmp_path):
     assert lock_folder(tmp_path)  # training has ended
     assert not lock_folder(tmp_path)
     unlock_folder(tmp_path)
+
+
+def test_a_run_that_ends_before_a_rollout_goes_on_as_if_it_had_not(checkpoints, tmp_path, caplog):
+    """As where the server of its rollouts is lost, which the third step finds out."""
+
+    def trainer_in(folder, lost_at=None):
+        trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path / folder, drawn_rows(6), max_steps=4)
+        roll_out = trainer._generate_and_score_completions
+
+        def find_out(inputs):
+            if trainer.state.global_step == lost_at:
+                end_with_checkpoint(trainer, "nothing answers")
+            return roll_out(inputs)
+
+        trainer._generate_and_score_completions = find_out
+        return trainer
+
+    whole = trainer_in("whole")
+    whole.train()
+    with pytest.raises(TrainingInterrupted) as ended:
+        trainer_in("parts", lost_at=2).train()
+    assert ended.value.code == STATUS
+    assert [path.name for path in (tmp_path / "parts").glob("checkpoint-*")] == ["checkpoint-2"]
+    assert "Training ends: nothing answers." in warnings_of(caplog)[-1]
+    resumed = trainer_in("parts")
+    resumed.train("auto")
+    assert_weights(weights_of(resumed.model), weights_of(whole.model))
+    with pytest.raises(RuntimeError, match="Training ends before its first update: nothing answers"):
+        trainer_in("none", lost_at=0).train()

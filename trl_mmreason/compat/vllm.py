@@ -29,7 +29,7 @@ from .saved_weights import saved_weights
 from .sharding import is_sharded, whole_buckets
 from .vllm_adapters import AdapterInVLLM, engine_settings
 from .vllm_buckets import BUCKET, Buckets, in_buckets
-from .vllm_client import ImageClient
+from .vllm_client import ImageClient, images_key
 from .vllm_pixels import normalised_by_processor
 from .vllm_prompts import PromptMemory, compare_prompts, find_images, unexpanded_prompts
 from .vllm_turns import Reply, Turns, UntilEnough
@@ -170,12 +170,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             PromptMismatch: vLLM answered other prompts than those that are trained on.
             ValueError: a prompt leaves no room for an answer.
         """
-        if (most := max(map(len, prompts))) > self.longest_prompt:
-            raise ValueError(
-                f"A prompt has {most} tokens, its images' included, but vLLM takes at most {self.longest_prompt}, as "
-                f"its context holds {self.context}. Fix: max_prompt_length={self.longest_prompt} leaves such rows out; "
-                f"to keep them, raise {self.context_setting}."
-            )
+        self._check_lengths(prompts)
         present = None if images is None else [row or None for row in images]
         engine_prompts = prompts
         if self.mode == "colocate" and present is not None:
@@ -188,6 +183,51 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             generated = super().generate(engine_prompts, present, num_generations, profiler)
         compare_prompts(prompts, generated[0])
         return generated
+
+    def _check_lengths(self, prompts: list[list[int]]) -> None:
+        if (most := max(map(len, prompts))) > self.longest_prompt:
+            raise ValueError(
+                f"A prompt has {most} tokens, its images' included, but vLLM takes at most {self.longest_prompt}, as "
+                f"its context holds {self.context}. Fix: max_prompt_length={self.longest_prompt} leaves such rows out; "
+                f"to keep them, raise {self.context_setting}."
+            )
+
+    def generate_alone(
+        self, prompts: list[list[int]], images: Sequence[list], num_generations: int, sent: dict[tuple[int, ...], Any]
+    ) -> tuple[list[list[int]], list[list[float | None]]]:
+        """Generate with a server as `generate` does in the main process, while other processes do something else.
+
+        Args:
+            prompts, num_generations: as for `generate`.
+            images: of each prompt, empty without.
+            sent: features of the images that the server has processed, to which this adds: it holds them as long as
+                their images are held.
+
+        Returns:
+            Ids and log-probabilities of each answer.
+        """
+        self._check_lengths(prompts)
+        asked, shown = prompts[::num_generations], images[::num_generations]
+        new = {images_key(row): row for row in shown if row and images_key(row) not in sent}
+        if new:
+            sent.update(zip(new, self.vllm_client.image_features([*new.values()]), strict=True))
+        features = [self._place_features(sent.get(images_key(row)), ids) for row, ids in zip(shown, asked, strict=True)]
+        output = self.vllm_client.generate(
+            asked,
+            features=features if any(features) else None,
+            n=num_generations,
+            repetition_penalty=self.repetition_penalty,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p or 0.0,
+            max_tokens=self.max_completion_length,
+            logprobs=self.logprobs,
+            structured_outputs_regex=self.structured_outputs_regex,
+            generation_kwargs=self.generation_kwargs,
+        )
+        compare_prompts(asked, output["prompt_ids"])
+        return output["completion_ids"], [[token[0] for token in row] for row in output["logprobs"]]
 
     @contextmanager
     def _one_random_state(self) -> Iterator[None]:

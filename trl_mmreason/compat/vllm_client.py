@@ -1,20 +1,38 @@
-"""TRL's client of a vLLM server, extended for images."""
+"""TRL's client of a vLLM server, extended for images, and for servers that go away."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import thread as executors
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import requests
 from torch import Tensor
 from trl.generation.vllm_client import VLLMClient, to_openai_messages
 
 from .vllm_buckets import BUCKET, Buckets
 
+logger = logging.getLogger(__name__)
+
 Metadata = list[tuple[str, str, list[int]]]
 """Name, dtype and shape of each weight, as TRL announces it."""
+
+_ANSWER_SECONDS = 30.0  # for requests that are answered at once
+_POLL_SECONDS = 2.0
+_MESSAGE_SECONDS = 60.0
+
+
+class ServerLost(RuntimeError):
+    """The server does not answer, or has other weights than it was sent."""
+
+
+LOST = (ServerLost, requests.RequestException)
+"""Errors that another attempt, when the server is back, may not have."""
 
 
 class ImageClient(VLLMClient):
@@ -115,10 +133,10 @@ class ImageClient(VLLMClient):
             ]
             return {**features, "image_spans": spans}
 
-        rows = {_same(row): row for row in images}
+        rows = {images_key(row): row for row in images}
         with ThreadPoolExecutor(max_workers=min(max_concurrent_requests, len(rows))) as executor:
             sent = dict(zip(rows, executor.map(send, rows.values()), strict=True))
-        return [sent[_same(row)] for row in images]
+        return [sent[images_key(row)] for row in images]
 
     def _post(self, url: str, *args: Any, **kwargs: Any) -> Any:
         """As TRL's; tokens of vLLM 0.32's answers are named as those of 0.31, which TRL 1.16 reads."""
@@ -131,6 +149,78 @@ class ImageClient(VLLMClient):
     def context(self) -> int:
         """The tokens that prompt and answer may have together."""
         return self._get(f"{self.base_url}/v1/models")["data"][0]["max_model_len"]
+
+    def is_up(self) -> bool:
+        """Whether the server answers now."""
+        try:
+            return requests.get(f"{self.base_url}/health", timeout=_ANSWER_SECONDS).status_code == 200
+        except requests.RequestException:
+            return False
+
+    def wait_until_up(self, seconds: float) -> None:
+        """Wait until the server answers, and say so.
+
+        Raises:
+            ServerLost: it did not within these seconds.
+        """
+        begun, said = time.monotonic(), -_MESSAGE_SECONDS
+        while not self.is_up():
+            waited = time.monotonic() - begun
+            if waited >= seconds:
+                raise ServerLost(f"the vLLM server at {self.base_url} has not answered for {waited:.0f} s")
+            if waited - said >= _MESSAGE_SECONDS:
+                said = waited
+                logger.warning(
+                    "The vLLM server at %s does not answer. Training waits for it, for %.0f s more "
+                    "(vllm_server_timeout).",
+                    self.base_url,
+                    seconds - waited,
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def weights_name(self) -> str:
+        """The name of the server's weights: "default" in a server that was just started.
+
+        Raises:
+            RuntimeError: the server's vLLM names none.
+        """
+        return self._ask("GET", "/weight_info")["weight_version"]
+
+    @contextmanager
+    def naming_weights(self, name: str) -> Iterator[None]:
+        """Give weights that are sent within the block a name, which a server that is started anew does not have.
+
+        Raises:
+            ServerLost: the server was started anew amid the block.
+        """
+        unfinished = f"{name}, unfinished"
+        self._ask("POST", "/update_weight_version", json={"new_version": unfinished})
+        yield
+        self.check_weights(unfinished)
+        self._ask("POST", "/update_weight_version", json={"new_version": name})
+
+    def check_weights(self, name: str) -> None:
+        """Raise `ServerLost` if the server's weights have another name."""
+        if (found := self.weights_name()) != name:
+            raise ServerLost(
+                f"the vLLM server at {self.base_url} has the weights {found!r}, not {name!r}: it was started anew, "
+                "with those of its folder, or another run uses it"
+            )
+
+    def _ask(self, method: str, path: str, **content: Any) -> Any:
+        """The answer to a request that is not repeated: a server that comes up again would not be told apart."""
+        headers = dict(self.session.headers)
+        response = requests.request(
+            method, f"{self.base_url}{path}", headers=headers, timeout=_ANSWER_SECONDS, **content
+        )
+        if response.status_code == 404:
+            raise RuntimeError(
+                f"The vLLM server at {self.base_url} answered {path} with status 404, so that nothing would tell when "
+                "it was started anew with old weights. Fix: a vLLM that has it, such as 0.31, with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment; or generate_ahead=False."
+            )
+        response.raise_for_status()
+        return response.json()
 
     def reset_encoder_cache(self) -> None:
         """Drop the server's image features of earlier weights.
@@ -148,6 +238,16 @@ class ImageClient(VLLMClient):
             )
 
 
+def leave_waiting_threads() -> None:
+    """Let this process end although threads wait for a server: those of executors that a daemon thread began.
+
+    Python waits at its end for all threads of executors, also for daemons, and TRL's requests have no time limit.
+    """
+    for thread in [*executors._threads_queues]:
+        if thread.daemon:
+            del executors._threads_queues[thread]  # type: ignore[attr-defined]
+
+
 def name_tokens(entries: Iterable[dict[str, Any]]) -> None:
     """Give entries that have the number of their token alone the name that vLLM gave them up to 0.31."""
     for entry in entries:
@@ -156,6 +256,6 @@ def name_tokens(entries: Iterable[dict[str, Any]]) -> None:
         name_tokens(entry.get("top_logprobs", ()))
 
 
-def _same(images: list | None) -> tuple[int, ...]:
-    """Equal for rows with the same image objects."""
+def images_key(images: list | None) -> tuple[int, ...]:
+    """A key that rows with the same image objects share."""
     return tuple(map(id, images or ()))

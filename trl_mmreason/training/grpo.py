@@ -28,6 +28,7 @@ from ..functional import SEQUENCE_NORMALISED_LOSSES, turn_of_token
 from ..generation.batch import warn_of_ignored_settings
 from ..messages import with_system_message
 from . import rollout
+from .ahead import check_ahead
 from .construction import (
     NamedArguments,
     NamedEvaluations,
@@ -124,6 +125,7 @@ class GroupGRPOTrainer(
         check_token_bound(self)
         check_refill(self)
         check_oversampling(self)
+        self._ahead = check_ahead(self)
 
         if not self.use_vllm and self.accelerator.is_main_process:
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
@@ -157,7 +159,8 @@ class GroupGRPOTrainer(
             # by, and that is what a whole trajectory may hold.
             self.max_completion_length *= self.max_turns
         oversampling = getattr(self.args, "oversampling", 0)
-        if self.max_turns > 1 or oversampling or (self._calls_tools and not self._sampled_by_others):
+        sampled_before = oversampling or self._ahead is not None  # and handed to `roll_out` as `_ready`
+        if self.max_turns > 1 or sampled_before or (self._calls_tools and not self._sampled_by_others):
             self.rollout_func = rollout.roll_out
 
     def next_message(self, row: Mapping[str, Any], answers: Sequence[str]) -> Mapping[str, Any] | None:
@@ -253,6 +256,11 @@ class GroupGRPOTrainer(
         if self.model.training and getattr(self.args, "oversampling", 0):
             with self._timed("generation"):
                 rows, self._ready = oversampled(self, rows)
+        if self._ahead is not None and self.model.training:
+            with self._timed("generation"):
+                rows, self._ready = self._ahead.rollout(inputs)
+        elif self._ahead is not None:
+            self._ahead.settle()
         batch = self._rolled_out(rows)
         if self.model.training and getattr(self.args, "refill_attempts", 0):
             batch = refilled(self, batch, lambda others: self._rolled_out(self._prepared(others)))
@@ -334,7 +342,8 @@ class GroupGRPOTrainer(
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Compare prompts and answers with the context, and train."""
         check_context(self)
-        return super().train(*args, **kwargs)
+        with self._ahead or nullcontext():
+            return super().train(*args, **kwargs)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """As TRL's, with rows of similar length in one micro-batch where that leaves the update unchanged."""

@@ -11,7 +11,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from torch.utils.data._utils import signal_handling
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
@@ -22,14 +23,14 @@ from ..compat.replaced import replaced
 logger = logging.getLogger(__name__)
 
 STATUS = 75
-"""Exit status of a process that a signal has ended and that can be resumed; `EX_TEMPFAIL` of sysexits.h."""
+"""Exit status of a process that was ended and can be resumed; `EX_TEMPFAIL` of sysexits.h."""
 
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 """What preemption, SLURM and `docker stop` send, and what the sbatch scripts ask SLURM for."""
 
 
 class TrainingInterrupted(SystemExit):
-    """A signal has ended training, after a checkpoint. Uncaught it ends the process with `STATUS`."""
+    """A signal, or a server that is lost, has ended training after a checkpoint; uncaught the process has `STATUS`."""
 
 
 class Signals:
@@ -77,6 +78,32 @@ class StopOnSignal(TrainerCallback):
                 f"{state.global_step} of {state.max_steps}. Status {STATUS}: resume_from_checkpoint auto resumes"
             )
         raise TrainingInterrupted(STATUS)
+
+
+def end_with_checkpoint(trainer: Trainer, reason: str) -> NoReturn:
+    """End training before a rollout, of which no micro-batch was trained on, with a checkpoint. Every process calls it.
+
+    Args:
+        trainer: between two updates.
+        reason: why it ends.
+
+    Raises:
+        TrainingInterrupted: there is a checkpoint to resume from.
+        RuntimeError: no update was done, and nothing is to be saved.
+    """
+    state = trainer.state
+    if not state.global_step:
+        raise RuntimeError(f"Training ends before its first update: {reason}.")
+    checkpoint = Path(trainer.args.output_dir) / f"checkpoint-{state.global_step}"
+    if not checkpoint.exists():
+        trainer._save_checkpoint(trainer.model_wrapped, trial=None)
+        trainer.control = trainer.callback_handler.on_save(trainer.args, state, trainer.control)
+    if trainer.is_world_process_zero():
+        logger.warning(
+            f"Training ends: {reason}. {checkpoint} was written after step {state.global_step} of {state.max_steps}. "
+            f"Status {STATUS}: resume_from_checkpoint auto resumes"
+        )
+    raise TrainingInterrupted(STATUS)
 
 
 @contextmanager

@@ -49,6 +49,8 @@ class RolloutConfig(GRPOConfig):
             weights that sampled it. 1.0 asks twice the questions of an update; 0 waits for all answers of a rollout.
         oversampling_max_age: rollouts after which a question that is in flight is waited for. It is trained on in the
             order of questions, so that it may be older by as many rollouts as `oversampling` is, rounded up.
+        generate_ahead: whether a vLLM server samples the next rollout while this one is trained on, by the weights
+            before. Importance sampling corrects for the difference.
         sampled_as_old: whether the log-probabilities that vLLM gave what it sampled serve as the old ones of the
             policy ratio, so that no pass scores them again, and importance sampling has nothing to correct. What a run
             says at its end shows how far the two differ (`sampled / trained policy`).
@@ -65,6 +67,7 @@ class RolloutConfig(GRPOConfig):
     refill_attempts: int = 0
     oversampling: float = 0.0
     oversampling_max_age: int = 3
+    generate_ahead: bool = False
     sampled_as_old: bool = False
     vllm_lora: bool = False
     vllm_dtype: str | None = None
