@@ -104,8 +104,8 @@ LAYOUTS = {
         [],
     ),
     "R1-OneVision": Layout(
-        "https://huggingface.co/datasets/Fancy-MLLM/R1-Onevision, as its viewer shows it (id, image, conversations); "
-        "arXiv:2503.10615 for thoughts in tags",
+        "https://huggingface.co/datasets/Fancy-MLLM/R1-Onevision as two converters on GitHub read it: id, image in "
+        "base64, conversations of from and value; thoughts in tags as in arXiv:2503.10615. Its card was not at hand",
         lambda folder: [
             {
                 "id": "a",
@@ -155,7 +155,8 @@ LAYOUTS = {
         features=VERL,
     ),
     "OpenMMReasoner-SFT": Layout(
-        "https://github.com/EvolvingLMMs-Lab/lmms-engine, data of chats: messages in OpenAI's parts",
+        "https://huggingface.co/datasets/OpenMMReasoner/OpenMMReasoner-SFT-874K: chats in OpenAI's parts, as "
+        "its trainer lmms-engine takes them. Its card was not at hand",
         lambda folder: [
             {
                 "id": "x",
@@ -322,7 +323,8 @@ LAYOUTS = {
         kind="steps",
     ),
     "We-Math 2.0": Layout(
-        "https://huggingface.co/datasets/We-Math/We-Math2.0-Standard, split 'standard': question, answer, image",
+        "https://huggingface.co/datasets/We-Math/We-Math2.0-Standard, split 'standard', as converters on GitHub read "
+        "it: question, answer, image",
         lambda folder: [
             {
                 "id": "5",
