@@ -1,5 +1,6 @@
 """AdaPO: a change of the code for each row of docs/audit/adapo.md, and the row's own test that fails on it."""
 
+from tests.paper_mutations.adapo_baselines import BASELINES
 from tests.paper_mutations.mutation import RECIPES, VALUES, Mutation
 
 TRAINER = "trl_mmreason/adapo/trainer.py"
@@ -9,20 +10,12 @@ GROUPS = "trl_mmreason/training/grpo.py"
 CREDIT = "trl_mmreason/training/credit.py"
 FUNCTIONAL = "trl_mmreason/functional.py"
 METRICS = "trl_mmreason/evaluation/metrics.py"
-TWO_TURNS = "trl_mmreason/baselines/objective.py"
-STAR = "trl_mmreason/baselines/star.py"
 RECIPE = "configs/adapo/qwen2_5_vl_7b.yaml"
-SFT_RECIPE = "configs/sft/qwen2_5_vl_7b.yaml"
-STAR_RECIPE = "configs/sft/qwen2_5_vl_7b_star.yaml"
-SCORE_RECIPE = "configs/score/qwen2_5_vl_7b.yaml"
-
 OF_TRAINER = "tests/adapo/test_trainer.py::test_"
 OF_OBJECTIVE = "tests/adapo/test_objective.py::test_"
 OF_CONFIG = "tests/adapo/test_config.py::test_"
 OF_RECIPES = "tests/adapo/test_adapo_recipes.py::test_"
 OF_ROLLOUT = "tests/training/test_rollout.py::test_"
-OF_BASELINES = "tests/baselines/test_objective.py::test_"
-OF_TURNS = "tests/baselines/test_two_turns.py::test_"
 DEFAULTS = f"{VALUES}[AdaPO]"
 TRAINED = f"{RECIPES}[AdaPO-qwen2_5_vl_7b]"
 
@@ -33,20 +26,6 @@ TABLE = [
         "rewards[~keep.flatten()] = torch.nan",
         "rewards[~keep.flatten()] = 0.0",
         f"{OF_TRAINER}advantages_are_normalised_over_the_kept_of_each_group",
-    ),
-    (
-        "Fig. 2 | fixed rewards with R₀₁ >",
-        "trl_mmreason/baselines/two_turns.py",
-        "_coefficients(errors, self.args.beta, self.args.beta))",
-        "_coefficients(errors, 2 * self.args.beta, self.args.beta))",
-        f"{OF_TURNS}fixed_rewards_and_one_coefficient",
-    ),
-    (
-        "Fig. 2 | fixed rewards with R₁₁ >",
-        TWO_TURNS,
-        "right = r_11 * first + r_01 * (1 - first)",
-        "right = r_01 * first + r_11 * (1 - first)",
-        f"{OF_BASELINES}fixed_rewards",
     ),
     (
         "Fig. 2 | curves",
@@ -317,93 +296,62 @@ TABLE = [
         "tests/project/test_configs.py::test_accelerate_loads_every_launcher",
     ),
     (
-        "B, SFT | 2 epochs",
-        SFT_RECIPE,
-        "warmup_steps: 0.1 ",
-        "warmup_steps: 0.0 ",
-        f"{OF_RECIPES}the_supervised_baselines_of_adapo[sft/qwen2_5_vl_7b]",
+        "Table 1, Table 2 | which of",
+        "trl_mmreason/evaluation/benchmarks/we_math.py",
+        '("loose", mastered + some_wrong, all_wrong)',
+        '("loose", mastered, all_wrong)',
+        "tests/evaluation/test_we_math.py::test_shares_of_all_outcomes",
     ),
     (
-        "B, STaR | only correctly",
-        STAR,
-        "if one is False and two)",
-        "if two)",
-        "tests/baselines/test_star.py::test_right_revisions_of_wrong_answers_are_learnt",
+        "A.3 | the ratio",
+        CREDIT,
+        "return (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)",
+        "return (log_ratio * mask).sum(-1, keepdim=True)",
+        f"{OF_TRAINER}a_uniform_coefficient_equals_trls_own[True-sequence-dapo]",
     ),
     (
-        "B, STaR | the settings of SFT",
-        STAR_RECIPE,
-        "learning_rate: 2.0e-5 ",
-        "learning_rate: 1.0e-5 ",
-        f"{RECIPES}[SFT and STaR, baselines of AdaPO-qwen2_5_vl_7b_star]",
+        "A.3 | loss and",
+        TRAINER,
+        "    def log(self, logs: dict",
+        "    def compute_loss(self, *args: Any) -> Any:\n        return 0.0\n\n    def log(self, logs: dict",
+        "tests/project/test_overrides.py::test_which_classes_have_a_loss_of_their_own",
     ),
     (
-        "B, GRPO | K = 8",
-        "configs/grpo/qwen2_5_vl_7b.yaml",
-        "learning_rate: 2.0e-6 ",
-        "learning_rate: 1.0e-6 ",
-        f"{OF_RECIPES}the_reinforced_baselines_of_adapo",
+        "Fig. 5 | AdaPO on",
+        "configs/adapo/qwen2_vl_7b.yaml",
+        "top_p: 0.99 ",
+        "top_p: 1.0 ",
+        f"{RECIPES}[AdaPO-qwen2_vl_7b]",
     ),
     (
-        "B, SCoRe | stage I pays",
-        TWO_TURNS,
-        "torch.stack([torch.zeros_like(first), second], dim=2)",
-        "torch.stack([first, second], dim=2)",
-        f"{OF_BASELINES}score_pays_the_second_answer_in_stage_one",
+        "Baselines | direct prompting",
+        "trl_mmreason/generation/protocols.py",
+        '*("acc_t1", "acc_t2", "delta", "correction_rate", "misjudgment_rate")',
+        '*("acc_t1", "acc_t2", "delta")',
+        "tests/cli/test_evaluate_command.py::test_protocols_of_two_answers[two-turn]",
     ),
     (
-        "B, SCoRe | stage II pays",
-        TWO_TURNS,
-        "torch.stack([first, second + alpha",
-        "torch.stack([torch.zeros_like(first), second + alpha",
-        f"{OF_BASELINES}score_pays_both_answers_and_the_second_for_its_gain_in_stage_two",
+        "Table 1 | what it is",
+        "study/published.py",
+        "by_seed = factors @ np.array(",
+        "by_seed = abs(factors) @ np.array(",
+        "tests/study/test_document.py::test_a_claim_is_computed_from_published_ones",
     ),
     (
-        "B, SCoRe | a bonus",
-        TWO_TURNS,
-        "second + alpha * (second - first)",
-        "second + alpha * second * (1 - first)",
-        f"{OF_BASELINES}score_pays_both_answers_and_the_second_for_its_gain_in_stage_two",
-    ),
-    (
-        "B, SCoRe | REINFORCE",
-        TWO_TURNS,
-        "return apart / (std + 1e-4)",
-        "return apart",
-        f"{OF_BASELINES}advantages_of_each_turn",
-    ),
-    (
-        "B, SCoRe | Adam, 2e-5",
-        SCORE_RECIPE,
-        "optim: adamw_torch ",
-        "optim: sgd ",
-        f"{OF_RECIPES}the_reinforced_baselines_of_adapo",
-    ),
-    (
-        "B, SCoRe | no filters",
-        "trl_mmreason/baselines/two_turns.py",
-        "informative_groups(by_turn[..., 0]) | informative_groups(by_turn[..., 1])",
-        "informative_groups(by_turn.sum(dim=2))",
-        f"{OF_TURNS}a_group_whose_turns_differ_is_kept_though_their_sums_do_not",
+        "C | MathVista,",
+        "trl_mmreason/evaluation/benchmarks/mathematics.py",
+        '_PLACES_SHOWN = {"1": "1.2, 1.3, 1.4"',
+        '_PLACES_SHOWN = {"1": "1.1, 1.3, 1.4"',
+        "tests/evaluation/test_benchmarks.py::test_rows_become_questions_and_answers_are_graded",
     ),
 ]
-MUTATIONS = [Mutation(*entry) for entry in TABLE]
+MUTATIONS = [*(Mutation(*entry) for entry in TABLE), *BASELINES]
 
 # rows whose test nobody has yet tried with the code changed
 NOT_YET: list[str] = [
     "Workflow | how C compares",
-    "Baselines | direct prompting",
     "Table 1, Fig. 4 | AdaPO beside",
-    "Table 1 | what it is",
-    "Table 1, Table 2 | which of",
-    "Fig. 5 | AdaPO on",
-    "A.3 | loss and",
-    "A.3 | the ratio",
-    "B, STaR | an answer,",
-    "B, STaR | all of it",
     "B, GRPO | the best",
-    "B, SCoRe | SCoRe maximises",
     "B, SCoRe | how long",
-    "C | MathVista,",
     "D, Fig. 6–9 | cases: both",
 ]

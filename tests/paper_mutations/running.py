@@ -71,7 +71,7 @@ def main(method: str, *words: str) -> None:
             expected = FAILED if mutation else 0
             name = mutation.row[:60] if mutation else "unchanged"
             verdict = "ok" if code == expected else f"WRONG: exit code {code}, expected {expected}"
-            print(f"{time.monotonic() - begun:5.0f} s  {verdict}  {name}  {test}", flush=True)  # noqa: T201
+            print(f"{time.monotonic() - begun:5.0f} s  {verdict}  {name}  {test}", flush=True)
 
 
 if __name__ == "__main__":

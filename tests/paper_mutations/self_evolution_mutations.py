@@ -227,8 +227,8 @@ TABLE = [
         "Alg. 1 line 2 | batches",
         TRAINER,
         "return outcome\n        total =",
-        "return outcome\n        outcome = replace(outcome, rewards=outcome.rewards + len(str(self._rows[0].get('answer'))))\n"
-        "        total =",
+        "return outcome\n        hint = len(str(self._rows[0].get('answer')))\n"
+        "        outcome = replace(outcome, rewards=outcome.rewards * hint)\n        total =",
         f"{OF_TRAINER}no_label_is_read",
     ),
     (
@@ -296,18 +296,60 @@ TABLE = [
         "means = [sum(scores) if scores else -math.inf for scores in known]",
         f"{OF_TRAINER}the_winner_of_the_judge",
     ),
+    (
+        "C.3 | We-Math's four",
+        "trl_mmreason/evaluation/benchmarks/we_math.py",
+        '("strict", mastered, some_wrong + all_wrong)',
+        '("strict", mastered + all_wrong, some_wrong)',
+        "tests/evaluation/test_we_math.py::test_shares_of_all_outcomes",
+    ),
+    (
+        "Table 1 | which of",
+        "trl_mmreason/evaluation/question_table.py",
+        "numerator[place] = correct[k] and (place == k or numerator[place])",
+        "numerator[place] = correct[k] or numerator[place]",
+        "tests/evaluation/test_results.py::test_worst_case_over_variants",
+    ),
+    (
+        "Table 3 | Qwen2.5-VL-3B",
+        "configs/self_evolution/internvl3_8b.yaml",
+        "gradient_accumulation_steps: 16 ",
+        "gradient_accumulation_steps: 8 ",
+        "tests/project/test_configs.py::test_the_recipe_of_self_evolution[self_evolution/internvl3_8b]",
+    ),
+    (
+        "Tables 8–10 | accuracy",
+        "trl_mmreason/evaluation/results.py",
+        "if each == kind]",
+        "if each]",
+        "tests/evaluation/test_results.py::test_categories",
+    ),
+    (
+        "Section 4.1, C.3 | MathVision",
+        "trl_mmreason/evaluation/benchmarks/mathematics.py",
+        'lettered(listed(row, "options"), "options"))\n\n\ndef _we_math',
+        "None)\n\n\ndef _we_math",
+        "tests/evaluation/test_benchmarks.py::test_rows_become_questions_and_answers_are_graded",
+    ),
+    (
+        "Table 5 | image key",
+        "trl_mmreason/data/row_columns.py",
+        '"images": ("image", "image_path",',
+        '"images": ("image_path",',
+        "tests/data/test_data.py::test_columns_are_found_by_name_by_synonym_and_by_mapping",
+    ),
+    (
+        "Table 7 | a batch",
+        "study/logged.py",
+        "size = max(1, len(values) // 4)",
+        "size = max(1, len(history) // 4)",
+        "tests/study/test_logged.py::test_a_quarter_is_of_the_entries_that_have_the_value",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]
 
 # rows whose test nobody has yet tried with the code changed
 NOT_YET: list[str] = [
-    "Section 4.1, C.3 | MathVision",
-    "C.3 | We-Math's",
-    "Table 1 | which of",
-    "Table 5 | image key",
     "Table 1 | better than",
-    "Table 3 | Qwen2.5-VL-3B",
     "Figs. 3 and 4 | entropy,",
-    "Table 7 | a batch of",
-    "Tables 8–10 | accuracy",
 ]

@@ -271,6 +271,48 @@ TABLE = [
         "texts = [text[1:] for text in written]\n        responses",
         f"{OF_REWARDS}the_parts_work_in_a_plain_grpo_trainer",
     ),
+    (
+        "Table 1 | which of",
+        "trl_mmreason/evaluation/benchmarks/we_math.py",
+        '("loose", mastered + some_wrong, all_wrong)',
+        '("loose", mastered, all_wrong)',
+        "tests/evaluation/test_we_math.py::test_shares_of_all_outcomes",
+    ),
+    (
+        "B.2 | the same, before",
+        "trl_mmreason/jobs/difficulty.py",
+        "elif share < low:",
+        "elif share <= low / 10:",
+        "tests/srpo/test_prefilter.py::test_first_answers_decide_and_rows_stay_as_they_are",
+    ),
+    (
+        "Table 3, 4.3 | RL on",
+        "trl_mmreason/data/row_loading.py",
+        "sorted(np.random.default_rng(seed).permutation(rows)[:max_rows].tolist())",
+        "range(max_rows)",
+        "tests/data/test_data.py::test_rows_are_sampled_with_a_seed",
+    ),
+    (
+        "Fig. 1, 3, 4.4, B.4 | generated",
+        "trl_mmreason/srpo/protocols.py",
+        "turns.append(AnsweredTurn(rest, in_answer_tags(response.second_answer)))",
+        "turns.append(AnsweredTurn(rest, in_answer_tags(response.first_answer)))",
+        "tests/srpo/test_protocols.py::test_a_response_is_cut_behind_its_first_answer_and_graded_twice",
+    ),
+    (
+        "B, B.3 | a prompt template",
+        "trl_mmreason/cli/commands/evaluate.py",
+        'is_srpo=arguments.protocol == "reflection")',
+        "is_srpo=False)",
+        "tests/cli/test_evaluate_command.py::test_protocols_of_two_answers[reflection]",
+    ),
+    (
+        "4.5, Fig. 5 | self-reflection with DAPO",
+        REWARDS,
+        "return self._rewards(batch, lambda score: ACCURACY * bool(score.first_correct))",
+        "return self._rewards(batch, lambda score: 2 * ACCURACY * bool(score.first_correct))",
+        f"{OF_TRAINER}every_loss_of_trl[dapo]",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]
 
@@ -278,16 +320,10 @@ MUTATIONS = [Mutation(*entry) for entry in TABLE]
 NOT_YET: list[str] = [
     "3.1.1, 4.1, B.1 | 10K samples",
     "3.1.2 | the policy",
-    "B.2 | the same,",
-    "B, B.3 | a prompt",
     "Tables 1, 2 | SRPO-7B and",
-    "Table 1 | which of",
     "Table 3, 4.3 | w/o Self-Reflection SFT:",
     "Table 3, 4.3 | w/o Self-Reflection RL:",
-    "Table 3, 4.3 | RL on samples",
-    "Fig. 1, 3, 4.4, B.4 | generated",
     "Fig. 4 a, Fig. 7 | training",
     "Fig. 4 c, Fig. 7 | ratios clipped",
     "B.5 | the lower",
-    "4.5, Fig. 5 | self-reflection with DAPO",
 ]
