@@ -427,14 +427,26 @@ TABLE = [
         '        None,\n        "Give the answer',
         "tests/evaluation/test_benchmarks.py::test_rows_become_questions_and_answers_are_graded",
     ),
+    (
+        "6.3, 6.4, D | no general",
+        "trl_mmreason/scripts/sections.py",
+        "        given = parse_optional_text(name, given)\n    if not isinstance(given, dict | None):",
+        '        given = {"text": {"share": 1.0}}\n    if not isinstance(given, dict | None):',
+        "tests/scripts/test_stages.py::test_sophia_s_recipes_mix_nothing_in_if_told_so[38b]",
+    ),
+    (
+        "5.2 | answers are",
+        "trl_mmreason/grading/extraction.py",
+        '|<answer>|<\\|answer_start\\|>", re.I | re.A)',
+        '|<\\|answer_start\\|>", re.I | re.A)',
+        "tests/grading/test_labelled.py::test_label",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]
 
 # rows whose test nobody has yet tried with the code changed
 NOT_YET: list[str] = [
     "5.1 | warm-up on",
-    "6.3, 6.4, D | no general",
-    "5.2 | answers are",
     'Table 5, 6.3 | Random "is',
     "Table 8 | 5K to 80K",
 ]
