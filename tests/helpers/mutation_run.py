@@ -7,6 +7,7 @@ a test.
 
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -21,6 +22,7 @@ import trl.trainer.dpo_trainer
 import trl.trainer.grpo_trainer
 import trl.trainer.sft_trainer  # noqa: F401
 
+LONGEST_SECONDS = 1200  # of a test, which a change may have made endless
 OPTIONS = ["-p", "no:cacheprovider", "-x", "--no-header", "--tb=line", "-W", "ignore"]
 
 
@@ -30,6 +32,7 @@ def run(copy: Path, test: str) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(LONGEST_SECONDS)
     try:
         os.dup2(2, 1)  # stdout is for the answers
         code = int(pytest.main([test, f"--rootdir={copy}", *OPTIONS]))

@@ -344,6 +344,13 @@ TABLE = [
         '_PLACES_SHOWN = {"1": "1.1, 1.3, 1.4"',
         "tests/evaluation/test_benchmarks.py::test_rows_become_questions_and_answers_are_graded",
     ),
+    (
+        "D, Fig. 6–9 | cases",
+        "trl_mmreason/evaluation/page/report.html",
+        '"✓ right" if turn.correct else "✗ wrong" }}',
+        '"✓ right" }}',
+        "tests/evaluation/test_report.py::test_report_shows_metrics_settings_and_turns",
+    ),
 ]
 MUTATIONS = [*(Mutation(*entry) for entry in TABLE), *BASELINES]
 
@@ -353,5 +360,4 @@ NOT_YET: list[str] = [
     "Table 1, Fig. 4 | AdaPO beside",
     "B, GRPO | the best",
     "B, SCoRe | how long",
-    "D, Fig. 6–9 | cases: both",
 ]

@@ -13,7 +13,7 @@ from tests.paper_mutations.mutation import ROOT, audited_rows
 from tests.paper_mutations.running import FAILED, METHODS, copied_tree, exit_codes, mutations_of, not_yet
 
 # rows without a change yet; a number here only ever gets smaller
-LEFT = {"adapo": 5, "srpo": 2, "chain_of_step": 1, "sophia": 3, "self_evolution": 2}
+LEFT = {"adapo": 4, "srpo": 2, "chain_of_step": 1, "sophia": 3, "self_evolution": 2}
 
 
 def row_of(beginning, method):
