@@ -355,6 +355,13 @@ TABLE = [
         '"clip_ratio/low_min": "ratio below 1 − ε"',
         CURVES,
     ),
+    (
+        "B.2 | k3",
+        "trl_mmreason/functional.py",
+        "divergence = torch.exp(difference) - difference - 1",
+        "divergence = -difference",
+        "tests/training/test_functional.py::test_k3_divergence",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]
 
