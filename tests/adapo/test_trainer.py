@@ -68,6 +68,35 @@ def test_types_become_rewards_and_coefficients(checkpoints, rows, tmp_path):
     assert logged["beta_2"] == pytest.approx(0.0045)
 
 
+def test_every_setting_of_the_rewards_reaches_the_trainer(checkpoints, rows, tmp_path):
+    """Values of which no two are alike, or the paper's, in a group of one trajectory of each type."""
+    slopes = {"k_01": 0.4, "k_11": -0.8, "k_10": 0.6, "k_00": -0.2}
+    bases = {"base_correct": 2.0, "base_incorrect": -3.0, "threshold": 0.25}
+    trainer = trainer_with(checkpoints, tmp_path, rows, **slopes, **bases, beta=0.02, kl_scale=0.1)
+    outcome, _ = score(trainer, [0.0, 1.0, 2.0, 3.0])
+    # P = 1/2, P - 0.25 = 1/4; 0→0, 0→1, 1→0, 1→1
+    expected = [-3 - 0.2 / 2, 2 + 0.4 / 4, -3 + 0.6 / 2, 2 - 0.8 / 4]
+    assert outcome.rewards[:, 0].tolist() == pytest.approx(expected)
+    # R01 - R11 = 1.2 / 4 = 0.3, times 0.1
+    assert outcome.kl_coefs.tolist() == [pytest.approx([0.05, 0.02])] * 4
+
+
+def test_without_the_adaptive_rewards_only_the_base_ones_are_paid(checkpoints, rows, tmp_path):
+    """Table 3, "w/o ARM": whatever P is; then both right rewards are equal, and so are the coefficients."""
+    trainer = trainer_with(checkpoints, tmp_path, rows, k_01=0.0, k_11=0.0, k_10=0.0, k_00=0.0)
+    outcome, _ = score(trainer, [0.0, 1.0, 0.0, 3.0], [3.0, 3.0, 2.0, 1.0])
+    assert outcome.rewards[:, 0].tolist() == [-1, 1, -1, 1, 1, 1, -1, 1]
+    assert outcome.kl_coefs.tolist() == [pytest.approx([0.001, 0.001])] * 8
+
+
+def test_without_the_kl_scale_both_turns_have_one_coefficient(checkpoints, rows, tmp_path):
+    """Table 3, "w/o reward-aware KL": the rewards still adapt."""
+    trainer = trainer_with(checkpoints, tmp_path, rows, kl_scale=0.0)
+    outcome, _ = score(trainer, [0.0, 1.0, 0.0, 3.0], [3.0, 3.0, 2.0, 1.0])
+    assert outcome.kl_coefs.tolist() == [pytest.approx([0.001, 0.001])] * 8
+    assert outcome.rewards[:4, 0].tolist() == pytest.approx([-1.375, 1.15, -1.375, 0.85])
+
+
 def test_truncated_trajectories_take_part_in_nothing(checkpoints, rows, tmp_path):
     trainer = trainer_with(checkpoints, tmp_path, rows)
     # 4 + type: an answer was cut. Kept of the first group: 0→0 and 1→1, so P = 1/2; of the second only one
@@ -171,12 +200,14 @@ def scored_batch(trainer):
 def test_advantages_are_normalised_over_the_kept_of_each_group(checkpoints, rows, tmp_path):
     trainer = trainer_with(checkpoints, tmp_path, rows)
     outcome, batch = scored_batch(trainer)
-    for group, advantages in zip(outcome.rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), strict=True):
-        kept = group[~group.isnan()]
-        assert len(kept) >= 2
-        expected = (kept - kept.mean()) / (kept.std() + 1e-4)
-        assert advantages[~group.isnan()].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
-        assert (advantages[group.isnan()] == 0).all()
+    keep = torch.tensor([not kind.truncated for kind in trainer.types]).view(2, 4)
+    assert not keep.all()
+    groups = zip(outcome.rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), keep, strict=True)
+    for group, advantages, kept in groups:
+        assert kept.sum() >= 2
+        expected = (group[kept] - group[kept].mean()) / (group[kept].std() + 1e-4)
+        assert advantages[kept].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+        assert (advantages[~kept] == 0).all()
 
 
 def even_reward(completions, **kwargs):

@@ -235,6 +235,17 @@ def test_sampling_for_real_and_evaluation(bases, tmp_path):
         assert evaluated[f"eval_{name}"] == 0
 
 
+@pytest.mark.parametrize(("weight", "worked", "partial"), [(0.5, 0.7, 0.375), (1.0, 0.8, 0.75), (0.0, 0.6, 0.0)])
+def test_the_step_weight_reaches_the_rewards(weight, worked, partial, bases, tmp_path):
+    """WORKED has steps of 0.8 in the mean and an answer of 0.6, PARTIAL steps of 0.75 and no answer."""
+    settings = {"scale_rewards": "none", "step_weight": weight}
+    trainer = trainer_for(bases(MODEL), tmp_path, ThoughtScorer(), [QUESTION] * 2, **settings)
+    logged, batch = step(trainer, [WORKED, PARTIAL, WORKED, PARTIAL] * 2)
+    assert logged["reward"] == pytest.approx((worked + partial) / 2)
+    half = (worked - partial) / 2
+    assert sorted(batch["advantages"].tolist()) == pytest.approx([-half] * 4 + [half] * 4, abs=1e-6)
+
+
 def test_step_tokens_are_those_from_opening_to_closing_token(bases, tmp_path):
     trainer = trainer_for(bases(MODEL), tmp_path, ThoughtScorer(), [QUESTION] * 2)
     long = "1 for I have looked twice"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from scripted_search import B_C, PROCEED, TWO_STEPS, A, B, ScriptedEngine, ScriptedReward, answer, rows_of, step
-from support import PATHS_RUN, drawn_rows, load, losses_of, maker
+from support import PATHS_RUN, drawn_rows, ids_of, load, losses_of, maker
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.objective import last_part_mask
@@ -109,6 +109,13 @@ def test_nothing_but_the_parts_is_learnt(family, bases, tmp_path):
     assert [text.lstrip(" ") for text in said] == chosen + rejected  # LLaVA-NeXT's template begins an answer with one
 
 
+def last_place(ids, part):
+    """(T,) bool, True where `part` stands in `ids` for the last time."""
+    size = len(part)
+    start = max(place for place in range(len(ids) - size + 1) if ids[place : place + size].tolist() == part)
+    return (torch.arange(len(ids)) >= start) & (torch.arange(len(ids)) < start + size)
+
+
 def test_the_rewards_are_those_of_the_parts(bases, tmp_path):
     """beta times the log-ratio of policy and reference, of the parts' tokens alone (Eq. 2 with the part for y)."""
     trainer = trainer_for(bases("qwen2_5_vl"), tmp_path)
@@ -116,7 +123,14 @@ def test_the_rewards_are_those_of_the_parts(bases, tmp_path):
         trainer.model.get_output_embeddings().weight.mul_(1.5)
     batch = trainer.data_collator(list(step_pairs()))
     trainer.compute_loss(trainer.model, dict(batch))
-    mask = batch.pop("completion_mask")[:, 1:].bool()
+    del batch["completion_mask"]
+    parts = [B, B_C.removeprefix(B), answer("7,0.9"), A, D.removeprefix(B), answer("8,0.3")]
+    mask = torch.stack(
+        [
+            last_place(ids, ids_of(trainer.processing_class, part))
+            for ids, part in zip(batch["input_ids"], parts, strict=True)
+        ]
+    )[:, 1:]
 
     def log_probabilities(model):
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import pytest
 from chat_stub import Handler, chat_stub
+from scripted import Scripted, said
 from support import words_and_digest
 
 from trl_mmreason.generation.engine import Chat
@@ -84,6 +85,20 @@ def test_the_judge_is_asked_only_about_what_the_rules_call_wrong():
     assert [len(call) for call in engine.calls] == [1, 2]
     assert "[Model_answer] : a feline\n" in engine.calls[1][0]
     assert "[Model_answer] : seven\n" in engine.calls[1][1]
+
+
+def test_the_judge_replies_greedily():
+    """SOPHIA, appendix C: extraction and comparison, so that the same answer gets the same verdict."""
+
+    class Recording(Scripted):
+        def sample(self, requests, sampling_params):
+            temperatures.append(sampling_params.temperature)
+            return super().sample(requests, sampling_params)
+
+    temperatures = []
+    extracts = Recording(lambda request, _: "seven" if "[Model_answer]" not in said(request)[0] else "Judgement: 1")
+    assert JudgeGrader(Chat(extracts)).grade(PROSE, "7").correct
+    assert temperatures == [0.0, 0.0]
 
 
 def test_the_rules_may_decide_about_what_the_judge_extracts():

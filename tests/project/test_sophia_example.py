@@ -67,6 +67,12 @@ def test_every_stage_leaves_its_result_and_the_table_names_all(run):
     assert (run.folder / "evaluation/compared.html").stat().st_size > 10_000
 
 
+def test_every_policy_is_measured_under_the_thinking_prompt(run):
+    for name in ("before", "SOPHIA", "SOPHIA-GRPO", "GRPO"):
+        made = json.loads((run.folder / "evaluation" / name / "results.json").read_text())
+        assert made["settings"]["system_prompt"] == "Think in tags."
+
+
 def test_captions_know_no_question_and_rows_no_caption(run):
     """In what was really sampled and written: the policy was asked one thing only, and no prompt holds a caption."""
     with Store(run.folder / "trajectories.sqlite") as store:

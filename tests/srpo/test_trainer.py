@@ -84,6 +84,20 @@ def test_advantages_follow_the_total(trainer_on):
     assert logged["acc_t2"] == 0.5
 
 
+def test_brevity_is_part_of_the_total(checkpoints, trainer_on):
+    """KEPT and its end are T_target tokens, f_len = 1; RIGHT is (T_max - T_target) / 2 shorter, exp(-1/2)² = 1/e."""
+    processor = load(checkpoints("qwen2_5_vl"))[1]
+    long, short = (len(ids_of(processor, text)) + 1 for text in (KEPT, RIGHT))
+    lengths = {"target_response_tokens": long, "max_response_tokens": long + 2 * (long - short)}
+    trainer = trainer_on(brevity_coef=0.4, scale_rewards="none", **lengths)
+    batches = recorded_batches(trainer)
+    logged = step(trainer, [KEPT, KEPT, RIGHT, RIGHT] * 2)
+    kept, alone = 1.5 + 0.4, 1.0 + 0.4 / math.e
+    assert logged["reward"] == pytest.approx((kept + alone) / 2)
+    half = (kept - alone) / 2
+    assert sorted(batches[0]["advantages"].tolist()) == pytest.approx([-half] * 4 + [half] * 4, abs=1e-5)
+
+
 def test_without_the_reflection_reward_only_the_first_solution_pays(trainer_on):
     trainer = trainer_on(reflection_reward=False)
     logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
