@@ -326,15 +326,15 @@ TABLE = [
     (
         "Baselines | direct prompting",
         "trl_mmreason/generation/protocols.py",
-        '*("acc_t1", "acc_t2", "delta", "correction_rate", "misjudgment_rate")',
-        '*("acc_t1", "acc_t2", "delta")',
+        "turns: int = 2",
+        "turns: int = 1",
         "tests/cli/test_evaluate_command.py::test_protocols_of_two_answers[two-turn]",
     ),
     (
         "Table 1 | what it is",
         "study/published.py",
         "by_seed = factors @ np.array(",
-        "by_seed = abs(factors) @ np.array(",
+        "by_seed = 2 * factors @ np.array(",
         "tests/study/test_document.py::test_a_claim_is_computed_from_published_ones",
     ),
     (

@@ -63,7 +63,7 @@ TABLE = [
         TRAINER,
         "frozen = self._judging_copy or self.ref_model or self.model_wrapped",
         "frozen = self.model_wrapped",
-        f"{OF_TRAINER}the_judge_is_the_policy_as_it_came[full-qwen2_5_vl]",
+        f"{OF_TRAINER}the_judge_is_the_policy_as_it_came[qwen2_5_vl-full]",
     ),
     (
         "Eq. 7, Alg. 1 line 8",

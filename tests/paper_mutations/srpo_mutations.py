@@ -64,7 +64,7 @@ TABLE = [
         "trl_mmreason/training/sft.py",
         '{"role": "assistant", "content": text}',
         '{"role": "assistant", "content": text.rpartition("<answer>")[0]}',
-        "tests/srpo/test_sft.py::test_the_loss_is_on_every_token_of_the_assistant_and_on_no_other[full-qwen2_5_vl]",
+        "tests/srpo/test_sft.py::test_the_loss_is_on_every_token_of_the_assistant_and_on_no_other[qwen2_5_vl-full]",
     ),
     (
         "Eq. 2 | the GRPO objective",
@@ -192,7 +192,7 @@ TABLE = [
         TRAINER,
         "        if args.freeze_vision_encoder:\n",
         "        if False:\n",
-        f"{OF_TRAINER}the_vision_encoder_can_be_frozen[full-qwen2_5_vl]",
+        f"{OF_TRAINER}the_vision_encoder_can_be_frozen[qwen2_5_vl-full]",
     ),
     (
         "B.2 | gradient checkpointing",
@@ -282,7 +282,7 @@ TABLE = [
         "B.2 | the same, before",
         "trl_mmreason/jobs/difficulty.py",
         "elif share < low:",
-        "elif share <= low / 10:",
+        "elif False:",
         "tests/srpo/test_prefilter.py::test_first_answers_decide_and_rows_stay_as_they_are",
     ),
     (

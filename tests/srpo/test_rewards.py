@@ -121,43 +121,46 @@ def test_a_batch_is_graded_once(processor):
 
 def test_what_is_logged(processor):
     texts = [FIRST_WRONG + REFLECTION + SECOND_RIGHT, FIRST_RIGHT, "<answer>7</answer> <refl", "7"]
+    texts.append(FIRST_RIGHT + REFLECTION + SECOND_RIGHT)
     ids = [ids_of(processor, text) for text in texts]
     logged, extra = {}, {}
     ReflectionRewards(processor).scores(
         completion_ids=ids,
-        answer=["7", "7", "7", ""],
+        answer=["7", "7", "7", "", "7"],
         log_metric=lambda name, value: logged.setdefault(name, []).append(value),
         log_extra=extra.__setitem__,
     )
     # the fourth row's gold is unusable: its form counts, its answers do not
-    assert logged["response/complete"] == [1, 0, 0, 0]
-    assert logged["response/missing"] == [0, 1, 0, 1]
-    assert logged["response/cut"] == [0, 0, 1, 0]
-    assert logged["response/doubled"] == [0] * 4
-    assert logged["acc_t1"] == [0, 1, 1]
-    assert logged["acc_t2"] == [1, 0, 0]
-    assert logged["reflected_share"] == [1, 0, 0]
-    assert logged["kept_share"] == [0, 0, 0]
-    assert logged["correction_share"] == [1, 0, 0]
-    assert logged["failed_share"] == [0, 0, 0]
-    assert logged["misjudgment_share"] == [0, 1, 1]
+    assert logged["response/complete"] == [1, 0, 0, 0, 1]
+    assert logged["response/missing"] == [0, 1, 0, 1, 0]
+    assert logged["response/cut"] == [0, 0, 1, 0, 0]
+    assert logged["response/doubled"] == [0] * 5
+    assert logged["acc_t1"] == [0, 1, 1, 1]
+    assert logged["acc_t2"] == [1, 0, 0, 1]
+    assert logged["reflected_share"] == [1, 0, 0, 1]
+    assert logged["kept_share"] == [0, 0, 0, 1]
+    assert logged["correction_share"] == [1, 0, 0, 0]
+    assert logged["failed_share"] == [0, 0, 0, 0]
+    assert logged["misjudgment_share"] == [0, 1, 1, 0]
     assert logged["length_response"] == [len(row) for row in ids]
     assert logged["length_incorrect"] == [len(ids[0])]  # by the first answer
-    assert logged["length_correct"] == [len(ids[1]), len(ids[2])]
+    assert logged["length_correct"] == [len(ids[1]), len(ids[2]), len(ids[4])]
     assert logged["length_first"] == [
         len(ids_of(processor, FIRST_WRONG)),
         len(ids[1]),
         len(ids_of(processor, "<answer>7</answer>")),
+        len(ids[1]),
     ]
-    assert len(logged["length_reflection"]) == 1
-    assert logged["grading/unusable_gold"] == [0.25]
-    assert extra["first_correct"] == [False, True, True, None]
-    assert extra["second_correct"] == [True, False, False, None]
+    assert len(logged["length_reflection"]) == 2
+    assert logged["grading/unusable_gold"] == [0.2]
+    assert extra["first_correct"] == [False, True, True, None, True]
+    assert extra["second_correct"] == [True, False, False, None, True]
     assert extra["problem"] == [
         "",
         "missing <reflection>",
         "cut in the middle of a tag: '<refl'",
         "missing <think> of the first solution",
+        "",
     ]
 
 

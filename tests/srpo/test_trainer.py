@@ -378,8 +378,10 @@ def test_what_a_missing_second_answer_earns_is_a_setting(checkpoints, tmp_path):
 def test_curves_of_the_paper_are_drawn_from_what_is_logged(trainer_on):
     """Fig. 4 and 7: reward, lengths in all and of right and wrong first answers, clipped ratios on both sides, loss."""
     trainer = trainer_on()
-    logged = step(trainer, [*MIXED, *MIXED])
-    lengths = [len(ids_of(trainer.processing_class, text)) + 1 for text in MIXED]
+    texts = [KEPT, CORRECTED.replace("check", "check and check"), FAILED, SPOILT]  # by the second answer it is another
+    logged = step(trainer, texts * 2)
+    lengths = [len(ids_of(trainer.processing_class, text)) + 1 for text in texts]
+    assert lengths[1] > max(lengths[0], lengths[3])
     assert logged["length_correct"] == pytest.approx((lengths[0] + lengths[3]) / 2)
     assert logged["length_incorrect"] == pytest.approx((lengths[1] + lengths[2]) / 2)
     names = {"reward", "length_response", "length_correct", "length_incorrect", "acc_t1", "loss"}
