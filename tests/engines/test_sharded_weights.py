@@ -1,9 +1,11 @@
-"""Weights of ZeRO-3 and FSDP2 on their way to vLLM: a bucket is whole at a time. Two gloo processes, without vLLM."""
+"""Weights of ZeRO-3 and FSDP2 on their way to vLLM: a bucket is whole at a time. Two gloo processes."""
 
 import pytest
 import torch
 from processes import launch
+from recorded import differences
 from switch import environment
+from vllm_policies import random_policy, rule_out_placeholders, save
 
 pytest.importorskip("deepspeed")
 
@@ -24,3 +26,18 @@ def test_the_peak_is_one_bucket_and_its_weights_come_in_one_call(tmp_path, engin
         # the last weight of a bucket may still be held when the next is gathered
         assert shown["in_buckets"]["mebibytes"] < BUCKET + LARGEST + SLACK
         assert shown["at_once"]["mebibytes"] > ALL - SLACK
+
+
+@pytest.mark.full
+def test_under_fsdp2_a_colocated_vllm_samples_from_what_is_trained(tmp_path):
+    pytest.importorskip("vllm")
+    torch.manual_seed(0)
+    model, processor = random_policy("qwen2_5_vl")
+    rule_out_placeholders(model)
+    save(model, processor, tmp_path / "policy")
+    arguments = ["qwen2_5_vl", "sophia", tmp_path, "sharded"]
+    launch("engines/vllm_colocated.py", 2, *arguments, seconds=500, environment=environment("fsdp2"))
+    for rank in range(2):
+        first, *later = torch.load(tmp_path / f"results_{rank}.pt")["rollouts"]
+        assert all(differences(rollout).mean() < 1e-5 for rollout in (first, *later))
+        assert (later[-1]["trained"] - later[-1]["initial"]).abs()[later[-1]["mask"]].mean() > 0.01

@@ -86,7 +86,8 @@ if "adapters" in options:
 now = dict(trainer.model.named_parameters())
 results["finite"] = all(weight.isfinite().all() for weight in now.values() if weight.is_floating_point())
 results["facts"] = asdict(trainer.facts)
-results["frozen"] = {name: torch.equal(weight, now[name]) for name, weight in frozen.items()}
+if "sharded" not in options:
+    results["frozen"] = {name: torch.equal(weight, now[name]) for name, weight in frozen.items()}
 if family == "llava_next":
     from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
 

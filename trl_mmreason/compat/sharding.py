@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -91,10 +91,13 @@ def whole_buckets(model: nn.Module, most: int, use: Callable[[], None]) -> Itera
 
 
 def _gathered(bucket: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, Tensor]]:
-    if in_pieces := [weight for weight in bucket.values() if hasattr(weight, "ds_id")]:
+    if any(hasattr(weight, "ds_id") for weight in bucket.values()):
         import deepspeed
 
-        with deepspeed.zero.GatheredParameters(in_pieces):
+        # ZeRO-3 keeps small parameters whole (`stage3_param_persistence_threshold`). After a `GatheredParameters` they
+        # would be in pieces, without which its backward pass goes on.
+        in_pieces = [weight for weight in bucket.values() if weight.numel() != getattr(weight, "ds_numel", 0)]
+        with deepspeed.zero.GatheredParameters(in_pieces) if in_pieces else nullcontext():
             for name, weight in bucket.items():
                 yield name, weight.data
         return

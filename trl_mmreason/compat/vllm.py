@@ -122,7 +122,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         if is_peft_model(self.model):
             weights = merged_parameters(self.model, merge=self.adapter is None)
             live = ((self._fix_param_name_to_vllm(name), weight) for name, weight in weights)
-        elif is_sharded(self.model):
+        elif is_sharded(self.model) or self._dist.fsdp_version == 2:  # of FSDP2 not before training
             weights = whole_buckets(self.model, BUCKET, self._flush)
             live = ((self._fix_param_name_to_vllm(name), weight) for name, weight in weights)
         else:
