@@ -3,7 +3,6 @@
 import pytest
 
 from trl_mmreason.grading.decide import decide, gold_problem
-from trl_mmreason.grading.notation import NeedsAlgebra
 
 
 @pytest.mark.parametrize(
@@ -57,13 +56,6 @@ def test_any_of_several():
     assert decide("2", ["1", "2"])
     assert not decide("3", ["1", "2"])
     assert not decide("2", ["1, 2"])
-
-
-def test_a_gold_for_algebra_does_not_keep_another_from_matching():
-    hard = r"\sum_{k=1}^{4} k"
-    assert decide("2", [hard, "2"])
-    with pytest.raises(NeedsAlgebra):
-        decide("3", [hard, "2"])
 
 
 @pytest.mark.parametrize(

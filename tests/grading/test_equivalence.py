@@ -8,7 +8,7 @@ import pytest
 from trl_mmreason.grading import Grader
 from trl_mmreason.grading.decide import gold_problem
 from trl_mmreason.grading.equivalence import same_answer
-from trl_mmreason.grading.notation import NeedsAlgebra, Refused
+from trl_mmreason.grading.notation import Refused
 
 UNITS = [
     ("50", "50 cm", True),
@@ -118,7 +118,7 @@ TRICKS = [
     ("x^2+1+(x-3/13)(x-13/22)(x+5/29)(x-33/16)(x-5/22)(x+11/4)", "x^2+1", False),
     ("-9", "20-29", False),
     ("B(3,4), A(1,2)", "A(1,2), B(3,4)", True),
-    ("10^{400}x=10^{400}y", "x=y", None),
+    ("10^{400}x=10^{400}y", "x=y", True),
     ("x=3+4=7", "y=7=5+2", False),
     ("x_1=2, x_2=3", "x=2 or x=3", True),
     ("三", "3", True),
@@ -165,29 +165,10 @@ def test_the_question_decides_about_units(answer, gold, question, same):
     assert same_answer(answer, gold, question=question) is same
 
 
-class Oracle:
-    """Says what it was asked, and yes."""
-
-    def equal(self, answer, gold, *, relative_tolerance):
-        self.asked = answer, gold, relative_tolerance
-        return True
-
-    def ratio(self, answer, gold):
-        self.asked = answer, gold
-        return 2.0
-
-
-def test_what_cannot_be_evaluated_is_a_case_for_algebra():
-    with pytest.raises(NeedsAlgebra):
-        same_answer(r"\sum_{k=1}^{4} k", "10")
-    oracle = Oracle()
-    assert same_answer(r"\sum_{k=1}^{4} 2\pi k", "1,000 * π", algebra=oracle)
-    assert oracle.asked == (r"\sum_{k=1}^{4} 2π k", "1,000 * π", 1e-6)
-    assert same_answer(r"y = \int_0^x t dt", "2y = x^2", algebra=oracle)
-    assert oracle.asked == (r"(y)-(\int_0^x t dt)", "(2y)-(x^{2})".replace("{2}", "2"))
-    assert same_answer(r"\binom{5}{2}\text{ m}", "1000 cm", algebra=oracle)
-    assert oracle.asked[0] == r"\binom{5}{2}"
-    assert oracle.asked[1] == r"(1000) \cdot \frac{1}{100} + \frac{0}{1}"
+def test_sums_and_integrals_are_values_too():
+    assert same_answer(r"\sum_{k=1}^{4} 2\pi k", "20π")
+    assert same_answer(r"y = \int_0^x t dt", "2y = x^2")
+    assert same_answer(r"\binom{5}{2}\text{ m}", "1000 cm")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +184,7 @@ def test_what_is_too_large_is_refused(answer):
 )
 @pytest.mark.parametrize("gold", ["7", "yes", "(1, 2)", "x<1 or x>3", "x = 4", "2:3", "20-29"])
 def test_what_repeats_without_end_is_no_answer(fragment, gold):
-    with suppress(Refused, NeedsAlgebra):
+    with suppress(Refused):
         assert same_answer(fragment * (1900 // len(fragment)), gold) is False
 
 
@@ -249,7 +230,7 @@ def nested(link, depth):
 @pytest.mark.parametrize("gold", ["7", "x > 3", "x^2+C", r"x=k\pi, k\in Z"])
 def test_what_might_take_for_ever_takes_no_time(answer, gold):
     start = time.process_time()
-    with suppress(Refused, NeedsAlgebra):
+    with suppress(Refused):
         assert same_answer(answer, gold) is False
     assert time.process_time() - start < 2
 

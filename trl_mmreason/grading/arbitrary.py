@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .listings import listing, unordered
-from .notation import NeedsAlgebra, Unreadable
+from .notation import Unreadable
 from .numeric import differ_by_constant, value_of
 
 _CONSTANT = re.compile(r"\s*[CcKk](?:_\d|_\{\d\})?")
@@ -101,7 +101,7 @@ def _family(text: str) -> tuple[str, list[_Line]] | None:
     for entry in held.entries if held else [text]:
         try:
             at = [complex(value_of(_with(entry, letter, number))).real for number in (0, 1, 2)]
-        except (Unreadable, NeedsAlgebra, OverflowError):
+        except Unreadable:
             return None
         if abs(at[2] - 2 * at[1] + at[0]) > 1e-9:
             return None  # not the same step everywhere

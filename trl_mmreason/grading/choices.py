@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from .listings import Same
-from .notation import NeedsAlgebra, Refused, normalise
+from .notation import Refused, normalise
 from .words import same_words
 
 _LEAD = re.compile(
@@ -39,7 +39,7 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
     Args:
         answer: as extracted.
         choices: label, in upper case, → text; an empty string is one that is not known.
-        same: whether two strings are equal; may raise `NeedsAlgebra`.
+        same: whether two strings are equal.
 
     Returns:
         The labels; an empty set where letter and text disagree; None where no choice is named.
@@ -123,10 +123,10 @@ def implied_choices(gold: str) -> dict[str, str]:
 
 
 def names_a_choice(gold: str, choices: Mapping[str, str], same: Same) -> bool:
-    """Whether a gold answer names choices or equals one; true also where only computer algebra could tell."""
+    """Whether a gold answer names choices or equals one; true also where it is too large to tell."""
     try:
         return bool(chosen(gold, choices, same)) or any(same(text, gold) for text in choices.values())
-    except (NeedsAlgebra, Refused):
+    except Refused:
         return True
 
 

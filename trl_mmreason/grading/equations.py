@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .expressions import read
 from .listings import Ratio, Same
-from .notation import NeedsAlgebra, Unreadable, is_name, split_top
+from .notation import Unreadable, is_name, split_top
 from .numeric import value_of
 from .units import PLAIN, split_unit, without_units
 from .words import is_prose
@@ -130,8 +130,6 @@ def _variables(side: str) -> bool:
     """Whether a formula has variables, or words."""
     try:
         return bool(read(side).symbols)
-    except NeedsAlgebra:
-        return False
     except Unreadable:
         return any(map(str.isalpha, side))
 
@@ -140,7 +138,7 @@ def _scales(part: str) -> bool:
     """Whether a part of a ratio is a finite number other than 0."""
     try:
         value = value_of(part)
-    except (Unreadable, NeedsAlgebra):
+    except Unreadable:
         return False
     return value != 0 and abs(value) != math.inf
 

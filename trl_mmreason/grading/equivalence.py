@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Protocol
 
 from . import arbitrary, equations, listings, moments, numeric, regions
 from .expressions import read
-from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
+from .notation import Refused, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
 from .units import (
     NAMELESS,
     PERCENT,
@@ -29,14 +28,6 @@ from .units import (
 from .words import NUMBER_WORDS, same_words, squeezed, words
 
 
-class Algebra(Protocol):
-    """Interface of computer algebra, which `algebra.py` implements in worker processes."""
-
-    def equal(self, answer: str, gold: str, *, relative_tolerance: float) -> bool: ...
-
-    def ratio(self, answer: str, gold: str) -> float | None: ...
-
-
 @dataclass(frozen=True)
 class Terms:
     """The conditions under which two answers are compared.
@@ -46,23 +37,18 @@ class Terms:
         unit: the unit that the question asks for.
         variables: letters in terms of which it asks, so that they are no units.
         percent: the gold or the question speaks of percent.
-        algebra: decides what plain evaluation cannot; without it that raises `NeedsAlgebra`.
     """
 
     lenient: bool = False
     unit: MeasurementUnit | None = None
     variables: str = ""
     percent: bool = False
-    algebra: Algebra | None = None
 
 
-def same_answer(
-    answer: str, gold: str, *, question: str | None = None, lenient: bool = False, algebra: Algebra | None = None
-) -> bool:
+def same_answer(answer: str, gold: str, *, question: str | None = None, lenient: bool = False) -> bool:
     """Whether `answer` equals `gold`, both as written by people or models.
 
     Raises:
-        NeedsAlgebra: without `algebra`, where only it can decide.
         Refused: one of them is too large to compare.
     """
     if same_words(answer, gold):
@@ -74,7 +60,7 @@ def same_answer(
     elif not _STATED.match(left):
         right = _STATED_NUMBER.sub("", right, count=1)
     percent = speaks_of_percent(gold) or speaks_of_percent(question)
-    return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent, algebra))
+    return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent))
 
 
 _IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
@@ -114,7 +100,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return True
     if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
         return _quantities(answer, gold, terms)
-    same, ratio = partial(_same, terms=terms), partial(_ratio, terms=terms)
+    same, ratio = partial(_same, terms=terms), _ratio
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
         lambda: listings.compare_circled(answer, gold),
@@ -254,7 +240,7 @@ def _rounds_to(exact: str, rounded: str) -> bool:
     try:
         (value, _), (target, _) = quantity(exact.rpartition("=")[2].strip()), quantity(rounded)
         difference = abs(complex(numeric.value_of(value)) - complex(numeric.value_of(target)))
-    except (Unreadable, NeedsAlgebra, OverflowError):
+    except (Unreadable, OverflowError):
         return False
     places = len(re.sub(r"\D", "", target.partition(".")[2]))
     return difference <= 0.5 * 10.0**-places * (1 + 1e-9)
@@ -302,7 +288,7 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
 def _is_formula(text: str) -> bool:
     try:
         return not re.fullmatch(r"[A-Za-z]+\d+", text) and bool(read(text).symbols)
-    except (Unreadable, NeedsAlgebra):
+    except Unreadable:
         return False
 
 
@@ -356,7 +342,7 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
 
 def unit_of_number(text: str) -> MeasurementUnit | None:
     """The unit of a number or of an equation that states one; `None` for anything else."""
-    with suppress(Unreadable, NeedsAlgebra, Refused):
+    with suppress(Unreadable, Refused):
         number, unit = quantity(normalise(text).rpartition("=")[2].strip())
         numeric.value_of(number)
         return unit
@@ -390,34 +376,16 @@ def _same_noun(left: str, right: str) -> bool:
 def _values(
     answer: str, gold: str, terms: Terms, unit: MeasurementUnit = PLAIN, gold_unit: MeasurementUnit = PLAIN
 ) -> bool:
-    """Compare two expressions by evaluation, by algebra, or as words where they are not mathematics."""
+    """Compare two expressions by evaluation, or as words where they are not mathematics."""
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
         value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
-        try:
-            return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
-        except NeedsAlgebra:
-            if terms.algebra is None:
-                raise
-        left, right = (_in_base_units(text, u) for text, u in ((answer, unit), (gold, gold_unit)))
-        return terms.algebra.equal(left, right, relative_tolerance=1e-2 if terms.lenient else 1e-6)
+        return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
         return bool(words(gold)) and same_words(answer, gold)
 
 
-def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
+def _ratio(answer: str, gold: str) -> float | None:
     with suppress(Unreadable):
-        try:
-            return numeric.numeric_ratio(answer, gold)
-        except NeedsAlgebra:
-            if terms.algebra is None:
-                raise
-        return terms.algebra.ratio(answer, gold)
+        return numeric.numeric_ratio(answer, gold)
     return None
-
-
-def _in_base_units(text: str, unit: MeasurementUnit) -> str:
-    if unit.factor == 1 and not unit.offset:
-        return text
-    factor, offset = (f"\\frac{{{part.numerator}}}{{{part.denominator}}}" for part in (unit.factor, unit.offset))
-    return f"({text}) \\cdot {factor} + {offset}"

@@ -1,21 +1,19 @@
-"""Parse and evaluate an expression: exactly for rational numbers, otherwise in floating point.
+"""Parse expressions, for `numeric.py` to evaluate.
 
-A recursive descent over the canonical form of `notation.py`, fast and bounded enough for the caller's process;
-`explicit.py` extends its grammar by what is for computer algebra in a worker (sums, integrals, matrices …). It knows
-numbers, letters as variables, `+ - * / ^ !`, roots, absolute values, percent, degrees and the elementary functions.
-Nothing grows without bound: text, nesting, powers and factorials are refused early, so that it
-may run in the caller's process on hostile text.
+A recursive descent over the canonical form of `notation.py`. It knows numbers, letters as variables, `+ - * / ^ !`,
+roots, absolute values, percent, degrees, the elementary functions, sums, products and definite integrals. What else a
+text holds makes it unreadable; nothing of it is ever run as code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .notation import MARKS, MAX_DEPTH, NeedsAlgebra, Refused, Unreadable
+from .notation import MARKS, MAX_DEPTH, Refused, Unreadable
 
 Node = tuple[Any, ...]
 """("number", Fraction) | ("symbol", name) | ("sum" | "product", [nodes]) | (operation or function, node, …)."""
@@ -30,22 +28,27 @@ _TOKEN = re.compile(
 FUNCTIONS = frozenset(
     (
         "sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh arcsinh arccosh arctanh ln log lg "
-        "exp sqrt cbrt abs"
+        "arsinh arcosh artanh exp sqrt cbrt abs"
     ).split()
 )
 _CONSTANTS = {"π": ("pi",), "pi": ("pi",), "e": ("e",), "i": ("i",), "∞": ("infinity",), "inf": ("infinity",)}
-ENDS = frozenset("+-)]}|,=<>")
+_OF_SEVERAL = frozenset("gcd lcm max min".split())
+_KNOWN = FUNCTIONS | _OF_SEVERAL
+_ENDS = frozenset((*"+-)]}|,=<>", "\\rfloor", "\\rceil", ""))
+_POSTFIXES = {"!": "factorial", "%": "percent", "°": "degrees"}
+_DIFFERENTIALS = re.compile(r"[A-Za-z]{0,3}(?:d[a-z]){1,3}")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _VOWELS = frozenset("aeiou")
 
 
 class Expression(NamedTuple):
-    """A parsed expression, and whether it contains a decimal point or `i`."""
+    """A parsed expression; whether it contains a decimal point or `i`; whether its variables are whole numbers."""
 
     node: Node
     symbols: frozenset[str]
     decimal: bool
     imaginary: bool
+    whole: bool
 
 
 _APPLIED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])'*[(\[]\s*[A-Za-z0-9]\s*[)\]]")
@@ -62,13 +65,12 @@ def read(text: str, functions: frozenset[str] = frozenset()) -> Expression:
 
     Raises:
         Unreadable: it is not one expression.
-        NeedsAlgebra: it holds what only computer algebra understands.
         Refused: it is nested too deep, or its numbers are too large.
     """
     # `no` is a word, `2ab` a product
     in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
     parser = Parser([(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)], functions, in_formula)
-    return Expression(parser.whole(), frozenset(parser.symbols), "." in text, parser.imaginary)
+    return Expression(parser.all(), frozenset(parser.symbols), "." in text, parser.imaginary, parser.whole)
 
 
 class Parser:
@@ -80,13 +82,7 @@ class Parser:
         in_formula: whether two or three letters side by side are a product.
     """
 
-    known = FUNCTIONS
-    ends = ENDS
-    postfixes: Mapping[str, str] = {"!": "factorial", "%": "percent", "°": "degrees"}
-
-    def __init__(
-        self, tokens: list[tuple[str | None, str]], functions: frozenset[str] = frozenset(), in_formula: bool = True
-    ) -> None:
+    def __init__(self, tokens: list[tuple[str | None, str]], functions: frozenset[str], in_formula: bool) -> None:
         self.functions = functions
         self.tokens = tokens
         self.in_formula = in_formula
@@ -95,6 +91,10 @@ class Parser:
         self.bars = 0
         self.symbols: set[str] = set()
         self.imaginary = False
+        self.whole = False
+        self.bound: list[str] = []  # the variables of the sums that are being read
+        self.integrals: list[str] = []  # and those of the integrals, once they have come
+        self.behind_differential = -1  # a position, where a product ends
 
     def peek(self, offset: int = 0) -> str:
         position = self.position + offset
@@ -111,16 +111,12 @@ class Parser:
         self.position += 1
         return token
 
-    def whole(self) -> Node:
+    def all(self) -> Node:
         """Read all tokens as one expression."""
         node = self.sum()
         if self.peek():
             raise Unreadable(f"{self.peek()!r} is out of place")
         return node
-
-    def undecided(self, what: str) -> None:
-        """Give up at what floating point cannot decide."""
-        raise NeedsAlgebra(what)
 
     def skip(self, token: str) -> bool:
         """Take the token if it is next."""
@@ -144,8 +140,8 @@ class Parser:
             if token in ("*", "/"):
                 self.take()
                 sign = self.peek() == "-" and bool(self.take())
-                letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in self.known
-                if token == "/" and letters and self.peek(1) in self.ends | {""}:  # t/RC is t/(RC)
+                letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in _KNOWN
+                if token == "/" and letters and self.peek(1) in _ENDS:  # t/RC is t/(RC)
                     here = self.position
                     self.tokens[here : here + 1] = [("symbol", "("), self.tokens[here], ("symbol", ")")]
                 factor = self.power()
@@ -168,7 +164,8 @@ class Parser:
     def continues(self) -> bool:
         """Whether the product has another factor."""
         token = self.peek()
-        return bool(token) and (token not in self.ends or (token == "|" and not self.bars))
+        ended = token in _ENDS and (token != "|" or self.bars) or self.position == self.behind_differential
+        return not ended
 
     def power(self) -> Node:
         self.depth += 1
@@ -177,8 +174,7 @@ class Parser:
         node = self.postfix(self.atom())
         if self.skip("^"):
             exponent = self.exponent()
-            if node[0] == "minus" and "symbol" in parts_of(exponent):
-                self.undecided("whether the exponent is whole")
+            self.whole |= node[0] == "minus" and "symbol" in parts_of(exponent)
             node = self.postfix(("power", node, exponent))
         self.depth -= 1
         return node
@@ -190,9 +186,10 @@ class Parser:
 
     def postfix(self, node: Node) -> Node:
         for _ in range(MAX_POSTFIXES):
-            if self.peek() not in self.postfixes:
+            if self.peek() not in _POSTFIXES:
                 return node
-            node = (self.postfixes[self.take()], node)
+            self.whole |= self.peek() == "!"
+            node = (_POSTFIXES[self.take()], node)
         raise Refused(f"more than {MAX_POSTFIXES} signs after a number")
 
     def atom(self) -> Node:
@@ -256,11 +253,12 @@ class Parser:
         return None
 
     def command(self) -> Node:
-        name = self.take()[1:]
+        command = self.take()
+        name = command[1:]
         if name == "frac":
             upper, lower = self.argument(), self.argument()
-            if upper == ("symbol", "d") and lower[0] == "product" and lower[1][0] == upper:
-                raise NeedsAlgebra("a derivative")
+            if lower[0] == "product" and lower[1][0] == ("symbol", "d") and not self.integrals:
+                raise Unreadable("a derivative of what is not given")
             return ("product", [upper, ("inverse", lower)])
         if name == "sqrt":
             degree: Node = ("number", Fraction(2))
@@ -268,9 +266,49 @@ class Parser:
                 degree = self.sum()
                 self.take("]")
             return ("root", self.argument(), degree)
-        if name in self.known:
+        if name in _KNOWN:
             return self.function(name)
-        raise NeedsAlgebra(f"\\{name}")
+        if name in ("sum", "prod"):
+            return self.series(command)
+        if name in ("lfloor", "lceil"):
+            return (command, self.group(f"\\r{name[1:]}"))
+        if name == "binom":
+            self.whole = True
+            return ("binomial", self.argument(), self.argument())
+        if name == "int":
+            return self.integral()
+        raise Unreadable(f"{command} is not known here")
+
+    def series(self, command: str) -> Node:
+        self.whole = True
+        self.take("_")
+        self.take("{")
+        name = self.variable()
+        self.take("=")
+        low = self.group("}")
+        self.take("^")
+        high = self.argument()
+        self.bound.append(name)
+        term = self.product()
+        self.bound.pop()
+        return (command, name, low, high, term)
+
+    def integral(self) -> Node:
+        self.take("_")
+        low = self.argument()
+        self.take("^")
+        high = self.argument()
+        before = set(self.symbols)
+        self.integrals.append("")
+        terms = [self.product()]
+        while not self.integrals[-1] and self.peek() in ("+", "-"):
+            terms.append(self.product())
+        self.behind_differential = -1
+        name = self.integrals.pop()
+        if not name:
+            raise Unreadable("an integral without its variable")
+        self.symbols = before | (self.symbols - {name})
+        return ("integral", name, low, high, ("sum", terms))
 
     def argument(self) -> Node:
         r"""Read the argument of `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
@@ -286,6 +324,13 @@ class Parser:
         return node
 
     def function(self, name: str) -> Node:
+        if name in _OF_SEVERAL:
+            self.take("(")
+            values = [self.sum()]
+            while self.skip(","):
+                values.append(self.sum())
+            self.take(")")
+            return (name, values)
         if name in ("sqrt", "cbrt"):
             return ("root", self.argument(), ("number", Fraction(2 if name == "sqrt" else 3)))
         base = self.argument() if name == "log" and self.skip("_") else None
@@ -297,18 +342,22 @@ class Parser:
             while self.continues() and self.peek() not in ("*", "/", "|") and not self.at_function():
                 factors.append(self.power())
             argument = factors[0] if len(factors) == 1 else ("product", factors)
-        if exponent == ("minus", ONE) and f"arc{name}" in self.known:
+        if exponent == ("minus", ONE) and f"arc{name}" in _KNOWN:
             return (f"arc{name}", argument)
         node: Node = (name, argument) if base is None else ("log", argument, base)
         return node if exponent is None else ("power", node, exponent)
 
     def at_function(self) -> bool:
-        return self.peek().lstrip("\\") in self.known
+        return self.peek().lstrip("\\") in _KNOWN or (bool(self.integrals) and self.peek()[:1] == "d")
 
     def word(self) -> Node:
         token = self.peek()
-        if token in self.known:
+        if self.integrals and _DIFFERENTIALS.fullmatch(token) or token == "d" and self.integrals[-1:] == [""]:
+            return self.differential(token)
+        if token in _KNOWN:
             return self.function(self.take())
+        if token in self.bound:
+            return ("symbol", self.variable())
         marked = any(mark in MARKS for _, mark in self.tokens[self.position + 1 : self.position + 2])  # î is a variable
         if token in _CONSTANTS and not marked:
             self.imaginary |= token == "i"
@@ -324,10 +373,22 @@ class Parser:
         if not (token.isascii() or "α" <= token.lower() <= "ω"):
             raise Unreadable(f"{token!r} is a word")
         name = self.variable()
+        if name in self.bound:
+            return ("symbol", name)
         if name[0] in self.functions and self.peek() in ("(", "["):
             return ("apply", name, self.atom())
         self.symbols.add(name)
         return ("symbol", name)
+
+    def differential(self, token: str) -> Node:
+        """Read the dx of an integral, where its product ends, or split `xdx`."""
+        if len(token) > 1:
+            self.tokens[self.position : self.position + 1] = [("word", letter) for letter in token]
+            return self.word()
+        self.take("d")
+        self.integrals[-1] = self.variable()
+        self.behind_differential = self.position
+        return ONE
 
     def variable(self) -> str:
         """Read a letter with its marks, index and primes."""

@@ -14,7 +14,7 @@ MAX_CHARACTERS = 2000
 MAX_DEPTH = 50
 
 
-class Refused(ValueError):
+class Refused(Exception):
     """Too large to compare: too long, too deep, or a tower of exponents."""
 
 
@@ -24,10 +24,6 @@ class Unreadable(ValueError):
 
 class Undefined(Unreadable):
     """Mathematics without a value, such as 1/0."""
-
-
-class NeedsAlgebra(Exception):
-    """Only computer algebra can decide this."""
 
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))

@@ -8,7 +8,7 @@ from functools import lru_cache, reduce
 from typing import NamedTuple
 
 from .listings import MEMBER, Ratio, Same, entries, few, unordered
-from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, split_top
+from .notation import Unreadable, bracketed, is_name, split_top
 from .numeric import value_of
 from .words import squeezed
 
@@ -57,7 +57,7 @@ def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | 
         return None
     try:
         left, right = _region(answer), _region(gold)
-    except (Unreadable, NeedsAlgebra):  # ends that cannot be put in order
+    except Unreadable:  # ends that cannot be put in order
         left = right = None
     if left is None or right is None:
         return _inequalities(answer, gold, ratio)
@@ -146,7 +146,7 @@ def _joined(intervals: list[Interval]) -> list[Interval]:
                 joined.append(one)
             elif (_bound(one.high), one.closing == "]") > (_bound(last.high), last.closing == "]"):
                 joined[-1] = Interval(last.opening, last.low, one.high, one.closing)
-    except (Unreadable, NeedsAlgebra):
+    except Unreadable:
         return intervals
     return joined
 

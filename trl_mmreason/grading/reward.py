@@ -10,8 +10,6 @@ from .async_rewards import Ahead
 from .grader import Grader
 from .verdict import Verdict
 
-_KILLED = ("memory", "crash", "error")
-
 
 def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
     """Make a reward function for `GRPOTrainer`: 1 for answers that `grader` finds right.
@@ -96,14 +94,11 @@ def ended_items(
 def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:
     """Log problems of grading, each as a share of these answers.
 
-    `grading/timeout`: not decided before the deadline; `grading/killed`: a worker ran out of memory or died;
-    `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; all four count as wrong.
+    `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; both count as wrong.
     `grading/unusable_gold`: no verdict, because the gold answer cannot be used; `grading/unreadable`: none, because the
     judge's reply is missing or cannot be read.
     """
     flags = {
-        "timeout": [verdict.decided_by == "timeout" for verdict in verdicts],
-        "killed": [verdict.decided_by in _KILLED for verdict in verdicts],
         "refused": [verdict.decided_by == "size" for verdict in verdicts],
         "unusable_gold": [verdict.correct is None and verdict.decided_by != "unreadable" for verdict in verdicts],
         "unreadable": [verdict.decided_by == "unreadable" for verdict in verdicts],

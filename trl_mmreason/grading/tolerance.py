@@ -16,7 +16,7 @@ from .equivalence import in_full, quantity
 from .expressions import read
 from .extraction import extract_answer, read_gold
 from .listings import unordered
-from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, is_name, normalise, split_top
+from .notation import MAX_CHARACTERS, Refused, Unreadable, is_name, normalise, split_top
 from .numeric import value_of
 from .units import PERCENT, PLAIN, MeasurementUnit, speaks_of_percent
 from .verdict import Verdict
@@ -163,7 +163,7 @@ def _quantity(text: str) -> _Quantity | None:
         if isinstance(exact, complex) or (isinstance(exact, Fraction) and read(number).node[0] == "sum"):
             return None  # 18-24 is a range; a sum with a root or with π is a number
         value = float(exact)
-    except (Unreadable, Refused, NeedsAlgebra, OverflowError, RecursionError):
+    except (Unreadable, Refused, OverflowError, RecursionError):
         return None
     if abs(value) == float("inf"):
         return None
