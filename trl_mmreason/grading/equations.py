@@ -1,8 +1,7 @@
-"""Answers with an equals sign, ratios, spans, and amounts with a direction."""
+"""Answers with an equals sign, ratios, spans, and antiderivatives."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 from .expressions import read
 from .listings import Ratio, Same
 from .notation import Unreadable, is_name, split_top
-from .numeric import value_of
+from .numeric import differ_by_constant, value_of
 from .units import PLAIN, split_unit, without_units
 from .words import is_prose
 
@@ -25,14 +24,10 @@ class Equation(NamedTuple):
     name: str
     sides: list[str]
 
-    @property
-    def two_sided(self) -> bool:
-        return len(self.sides) + bool(self.name) == 2
-
-    def difference(self) -> str:
-        """Left minus right."""
-        left, right = [self.name, *self.sides] if self.name else self.sides
-        return f"({left})-({right})"
+    def difference(self) -> str | None:
+        """Left minus right, if there are two sides."""
+        sides = [self.name, *self.sides] if self.name else self.sides
+        return f"({sides[0]})-({sides[1]})" if len(sides) == 2 else None
 
 
 def _equation(text: str) -> Equation | None:
@@ -67,25 +62,16 @@ def _defines(side: str) -> bool:
 
 
 def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
-    """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `A = lw = 3*4 = 12` is 12.
-
-    Args:
-        answer, gold: in canonical form.
-        same: compares the sides.
-        ratio: the constant factor between two expressions.
-
-    Returns:
-        None where neither is an equation.
-    """
+    """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `A = lw = 3*4 = 12` is 12."""
     left, right = _equation(answer), _equation(gold)
     if left is None and right is None:
         return None
     if left and right and not _same_name(left.name, right.name):
-        if left.two_sided and right.two_sided:
-            return ratio(left.difference(), right.difference()) is not None
+        if (one := left.difference()) and (other := right.difference()):
+            return ratio(one, other) is not None
         if left.name and right.name:
             return False
-    if right and right.two_sided and not is_name(right.name):
+    if right and right.difference() and not is_name(right.name):
         formula = right.name or without_units(right.sides[0])
         if _OPERATION.search(formula) and _variables(formula):
             return False  # `x + y = 2` is a line
@@ -93,25 +79,6 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
         if equation and not all(_holds(side, equation, same) for side in equation.sides[:-1]):
             return False
     return same(left.sides[-1] if left else answer, right.sides[-1] if right else gold)
-
-
-_POINTS = r"(?:[A-Z]'*)+|[a-zα-ω]"
-_RELATION = re.compile(
-    rf"(?P<figure>triangle |angle )?(?P<left>{_POINTS}) ?(?P<sign>⊥|∥|≅|≈|\\sim) ?(?P=figure)?(?P<right>{_POINTS})"
-)
-
-
-def compare_relations(answer: str, gold: str) -> bool | None:
-    """Compare `AC ⊥ BD` and `BD ⊥ CA`; figures that are congruent or similar keep which corner belongs to which."""
-    relations = []
-    for match in map(_RELATION.fullmatch, (answer, gold)):
-        if match is None:
-            return None
-        corners = [re.findall(r"[^\W\d_]'*", match[side]) for side in ("left", "right")]
-        left, right = corners if match["figure"] or len(corners[0]) > 2 else map(sorted, corners)
-        pairs = {frozenset(itertools.zip_longest(*both)) for both in ((left, right), (right, left))}
-        relations.append((match["sign"].replace("\\sim", "≈"), match["figure"], pairs))
-    return relations[0] == relations[1]
 
 
 def _holds(side: str, equation: Equation, same: Same) -> bool:
@@ -179,27 +146,22 @@ def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
     )
 
 
-_WAYS = (
-    r"(?P<way>(?:north|south)(?:east|west)|north|south|east|west|left|right|up|down|(?:(?:counter|anti)-?)?clockwise"
-    r"|(?:in|de)crease)"
-)
-_DIRECTED = [
-    re.compile(pattern, re.I)
-    for pattern in (
-        r"(?:an? )?(?P<amount>[-¤]?\d(?:[^,(]|,\d)*?)[\s,(]{1,3}(?:(?:to|towards?|in) the |due )?"
-        rf"{_WAYS}(?:wards?)?(?: direction)?\)?",
-        rf"(?:an? |it )?{_WAYS}[sd]? (?:of|by) (?P<amount>.+)",
-    )
-]
+_CONSTANT = re.compile(r"\s*[CcKk](?:_\d|_\{\d\})?")
 
 
-def _directed(text: str) -> re.Match[str] | None:
-    return next((match for form in _DIRECTED if (match := form.fullmatch(text))), None)
-
-
-def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
-    """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one."""
-    if (right := _directed(gold)) is None or (left := _directed(answer)) is None:
+def compare_antiderivatives(answer: str, gold: str) -> bool | None:
+    """Whether two functions `… + C` differ by a constant; `None` if one of them does not end so."""
+    left, right = _without_constant(answer), _without_constant(gold)
+    if left is None or right is None or "C" not in gold:
         return None
-    ways = {match["way"].lower().replace("anti", "counter").replace("-", "") for match in (left, right)}
-    return len(ways) == 1 and same(left["amount"], right["amount"])
+    try:
+        return differ_by_constant(left, right)
+    except Unreadable:
+        return None
+
+
+def _without_constant(text: str) -> str | None:
+    """The function in `y = x^2 + C`; `None` for anything else."""
+    function, _, constant = text.rpartition("+")
+    function = function.rpartition("=")[2].strip()
+    return function if _CONSTANT.fullmatch(constant) and any(map(str.islower, function)) else None

@@ -11,7 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
 
-from . import arbitrary, equations, listings, moments, numeric, regions
+from . import equations, listings, moments, numeric, regions
 from .expressions import read
 from .notation import Refused, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
 from .units import (
@@ -84,7 +84,6 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
     if comma and _same(f"{comma[1].replace('.', '')}.{comma[2]}{answer[comma.end() :]}", gold, terms):
         return True
-    answer, gold = arbitrary.with_capitals(answer), arbitrary.with_capitals(gold)
     mixed = [_mixed(text) if " and " in text else text for text in (answer, gold)]
     if mixed != [answer, gold] and not any(listings.listing(text) for text in mixed):  # 2 and 1/4 for 2 1/4
         return _same(*mixed, terms)
@@ -105,13 +104,9 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         # lazily: the first that knows what kind of answer this is decides
         lambda: listings.compare_circled(answer, gold),
         lambda: listings.compare_parts(answer, gold, same),
-        lambda: arbitrary.compare_families(answer, gold),
-        lambda: arbitrary.compare_antiderivatives(answer, gold),
-        lambda: equations.compare_relations(answer, gold),
+        lambda: equations.compare_antiderivatives(answer, gold),
         lambda: _rounded(answer, gold, terms),
         lambda: moments.compare_moments(answer, gold),
-        lambda: equations.compare_directed(answer, gold, same),
-        lambda: listings.compare_vectors(answer, gold, same),
         lambda: regions.compare_regions(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
         lambda: listings.compare_matrix_products(answer, gold),

@@ -1,8 +1,8 @@
 """Parse expressions, for `numeric.py` to evaluate.
 
 A recursive descent over the canonical form of `notation.py`. It knows numbers, letters as variables, `+ - * / ^ !`,
-roots, absolute values, percent, degrees, the elementary functions, sums, products and definite integrals. What else a
-text holds makes it unreadable; nothing of it is ever run as code.
+roots, absolute values, percent, degrees, the elementary functions, sums and products. What else a text holds makes it
+unreadable; nothing of it is ever run as code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ _OF_SEVERAL = frozenset("gcd lcm max min".split())
 _KNOWN = FUNCTIONS | _OF_SEVERAL
 _ENDS = frozenset((*"+-)]}|,=<>", "\\rfloor", "\\rceil", ""))
 _POSTFIXES = {"!": "factorial", "%": "percent", "°": "degrees"}
-_DIFFERENTIALS = re.compile(r"[A-Za-z]{0,3}(?:d[a-z]){1,3}")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _VOWELS = frozenset("aeiou")
 
@@ -61,12 +60,7 @@ def functions_in(*texts: str) -> frozenset[str]:
 
 @lru_cache(maxsize=512)
 def read(text: str, functions: frozenset[str] = frozenset()) -> Expression:
-    """Parse the canonical form of one expression, in which some letters may name functions.
-
-    Raises:
-        Unreadable: it is not one expression.
-        Refused: it is nested too deep, or its numbers are too large.
-    """
+    """Parse the canonical form of one expression, in which some letters may name functions."""
     # `no` is a word, `2ab` a product
     in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
     parser = Parser([(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)], functions, in_formula)
@@ -74,27 +68,16 @@ def read(text: str, functions: frozenset[str] = frozenset()) -> Expression:
 
 
 class Parser:
-    """Recursive descent: each method reads one rule of the grammar.
-
-    Args:
-        tokens: (kind, text), kinds as in `_TOKEN`.
-        functions: letters that name functions.
-        in_formula: whether two or three letters side by side are a product.
-    """
+    """Recursive descent: each method reads one rule of the grammar."""
 
     def __init__(self, tokens: list[tuple[str | None, str]], functions: frozenset[str], in_formula: bool) -> None:
         self.functions = functions
         self.tokens = tokens
-        self.in_formula = in_formula
-        self.position = 0
-        self.depth = 0
-        self.bars = 0
+        self.in_formula = in_formula  # whether two or three letters side by side are a product
+        self.position = self.depth = self.bars = 0
         self.symbols: set[str] = set()
-        self.imaginary = False
-        self.whole = False
+        self.imaginary = self.whole = False
         self.bound: list[str] = []  # the variables of the sums that are being read
-        self.integrals: list[str] = []  # and those of the integrals, once they have come
-        self.behind_differential = -1  # a position, where a product ends
 
     def peek(self, offset: int = 0) -> str:
         position = self.position + offset
@@ -112,14 +95,12 @@ class Parser:
         return token
 
     def all(self) -> Node:
-        """Read all tokens as one expression."""
         node = self.sum()
         if self.peek():
             raise Unreadable(f"{self.peek()!r} is out of place")
         return node
 
     def skip(self, token: str) -> bool:
-        """Take the token if it is next."""
         is_next = self.peek() == token
         self.position += is_next
         return is_next
@@ -155,28 +136,21 @@ class Parser:
         return ("minus", node) if negative else node
 
     def sign(self) -> bool:
-        """Whether the signs that are next make a minus."""
         negative = False
         while self.peek() in ("+", "-"):
             negative ^= self.take() == "-"
         return negative
 
     def continues(self) -> bool:
-        """Whether the product has another factor."""
         token = self.peek()
-        ended = token in _ENDS and (token != "|" or self.bars) or self.position == self.behind_differential
-        return not ended
+        return token not in _ENDS or (token == "|" and not self.bars)
 
     def power(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Refused(f"nested deeper than {MAX_DEPTH} levels")
-        node = self.postfix(self.atom())
+        node = self.postfix(self.deeper())
         if self.skip("^"):
             exponent = self.exponent()
             self.whole |= node[0] == "minus" and "symbol" in parts_of(exponent)
             node = self.postfix(("power", node, exponent))
-        self.depth -= 1
         return node
 
     def exponent(self) -> Node:
@@ -211,7 +185,6 @@ class Parser:
         raise Unreadable(f"{token!r} is not mathematics" if token else "it ends too early")
 
     def group(self, closing: str) -> Node:
-        """Read the rest of a pair of brackets."""
         bars, self.bars = self.bars, 0
         node = self.sum()
         self.bars = bars
@@ -257,7 +230,7 @@ class Parser:
         name = command[1:]
         if name == "frac":
             upper, lower = self.argument(), self.argument()
-            if lower[0] == "product" and lower[1][0] == ("symbol", "d") and not self.integrals:
+            if lower[0] == "product" and lower[1][0] == ("symbol", "d"):
                 raise Unreadable("a derivative of what is not given")
             return ("product", [upper, ("inverse", lower)])
         if name == "sqrt":
@@ -275,8 +248,6 @@ class Parser:
         if name == "binom":
             self.whole = True
             return ("binomial", self.argument(), self.argument())
-        if name == "int":
-            return self.integral()
         raise Unreadable(f"{command} is not known here")
 
     def series(self, command: str) -> Node:
@@ -293,29 +264,15 @@ class Parser:
         self.bound.pop()
         return (command, name, low, high, term)
 
-    def integral(self) -> Node:
-        self.take("_")
-        low = self.argument()
-        self.take("^")
-        high = self.argument()
-        before = set(self.symbols)
-        self.integrals.append("")
-        terms = [self.product()]
-        while not self.integrals[-1] and self.peek() in ("+", "-"):
-            terms.append(self.product())
-        self.behind_differential = -1
-        name = self.integrals.pop()
-        if not name:
-            raise Unreadable("an integral without its variable")
-        self.symbols = before | (self.symbols - {name})
-        return ("integral", name, low, high, ("sum", terms))
-
     def argument(self) -> Node:
         r"""Read the argument of `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
         kind, token = self.kind(), self.peek()
         if kind == "number" and len(token) > 1 and self.tokens[self.position - 1][1] == "\\frac" and token.isdigit():
             self.tokens[self.position : self.position + 1] = [("number", token[0]), ("number", token[1:])]
             return ("number", Fraction(int(self.take())))
+        return self.deeper()
+
+    def deeper(self) -> Node:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Refused(f"nested deeper than {MAX_DEPTH} levels")
@@ -339,7 +296,7 @@ class Parser:
             argument = self.atom()
         else:  # `\sin 2x` takes the whole product, but stops before the next function
             factors = [self.power()]
-            while self.continues() and self.peek() not in ("*", "/", "|") and not self.at_function():
+            while self.continues() and self.peek() not in ("*", "/", "|") and self.peek().lstrip("\\") not in _KNOWN:
                 factors.append(self.power())
             argument = factors[0] if len(factors) == 1 else ("product", factors)
         if exponent == ("minus", ONE) and f"arc{name}" in _KNOWN:
@@ -347,13 +304,8 @@ class Parser:
         node: Node = (name, argument) if base is None else ("log", argument, base)
         return node if exponent is None else ("power", node, exponent)
 
-    def at_function(self) -> bool:
-        return self.peek().lstrip("\\") in _KNOWN or (bool(self.integrals) and self.peek()[:1] == "d")
-
     def word(self) -> Node:
         token = self.peek()
-        if self.integrals and _DIFFERENTIALS.fullmatch(token) or token == "d" and self.integrals[-1:] == [""]:
-            return self.differential(token)
         if token in _KNOWN:
             return self.function(self.take())
         if token in self.bound:
@@ -379,16 +331,6 @@ class Parser:
             return ("apply", name, self.atom())
         self.symbols.add(name)
         return ("symbol", name)
-
-    def differential(self, token: str) -> Node:
-        """Read the dx of an integral, where its product ends, or split `xdx`."""
-        if len(token) > 1:
-            self.tokens[self.position : self.position + 1] = [("word", letter) for letter in token]
-            return self.word()
-        self.take("d")
-        self.integrals[-1] = self.variable()
-        self.behind_differential = self.position
-        return ONE
 
     def variable(self) -> str:
         """Read a letter with its marks, index and primes."""

@@ -27,7 +27,6 @@ _MAX_MAGNITUDE = 10_000  # in bits, of what is not rational
 _MAX_STEPS = 200_000
 _MAX_TERMS = 20_000
 _DIGITS = 40
-_QUADRATURE_DIGITS = 20
 POINTS = 8
 MIN_POINTS = 3
 _FAR = 1000
@@ -67,17 +66,10 @@ def numerically_equal(
     answer_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
     gold_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
 ) -> bool:
-    """Whether two expressions are equal: numbers within the tolerance, variables for all values.
+    """Whether two expressions in canonical form are equal: numbers within the tolerance, variables for all values.
 
     Whole numbers must agree exactly; otherwise |answer − gold| ≤ 1e-6·|gold|, or 1e-2·|gold| when `lenient` and the
-    gold is no whole number.
-
-    Args:
-        answer, gold: in canonical form.
-        answer_unit, gold_unit: (factor, offset) that bring each to common units.
-
-    Raises:
-        Unreadable, Refused: see `read`; also for an undefined value such as 1/0.
+    gold is no whole number. The units are (factor, offset).
     """
     left, right = _read(answer, gold)
     if not left.symbols and not right.symbols:
@@ -201,11 +193,7 @@ def _coordinate(random: Random, index: int, parity: int, beyond: Fraction) -> Fr
 
 
 class _Evaluator:
-    """Evaluates nodes, with a limit for all of them.
-
-    Its methods raise ZeroDivisionError or ValueError where a value is undefined, OverflowError beyond three thousand
-    digits, and `Refused` where an exact value is too large or the steps are too many.
-    """
+    """Evaluates nodes; raises ZeroDivisionError or ValueError where they have no value, and OverflowError."""
 
     def __init__(self) -> None:
         self.steps_left = _steps_left.get() or [_MAX_STEPS]
@@ -232,26 +220,22 @@ class _Evaluator:
             return +self.constants[kind]
         if kind == "apply":
             return self.applied(parts[0], self.value(parts[1], point))
-        if kind in _WITH_VARIABLE:
-            return _WITH_VARIABLE[kind](self, point, *parts)
+        if kind in ("\\sum", "\\prod"):
+            return self.series(node, point)
         if kind in _OF_SEVERAL:
             return _bounded(_OF_SEVERAL[kind](self, [self.value(part, point) for part in parts[0]]))
         return _bounded(_OPERATIONS[kind](self, *(self.value(part, point) for part in parts)))
 
     def total(self, terms: list[Any]) -> Any:
         total = sum(terms, Fraction(0))
-        if not isinstance(total, Fraction) and abs(total) < _ZERO * self.context.convert(max(map(self.size, terms))):
-            return Fraction(0)
-        return total
+        sizes = [abs(self.context.convert(term)) for term in terms] if not isinstance(total, Fraction) else []
+        return Fraction(0) if sizes and abs(total) < _ZERO * max(sizes) else total
 
     def product(self, factors: list[Any]) -> Any:
         total: Any = Fraction(1)
         for factor in factors:
             total = _bounded(total * factor)
         return total
-
-    def size(self, value: Any) -> Any:
-        return abs(self.context.convert(value))
 
     def divided(self, numerator: Any, denominator: Any) -> Any:
         if isinstance(numerator, Fraction) and isinstance(denominator, Fraction):
@@ -302,8 +286,9 @@ class _Evaluator:
         logarithm = self.context.log
         return logarithm(value) / logarithm(base) if base != 10 else self.context.log10(value)
 
-    def series(self, kind: str, point: Mapping[str, Any], name: str, low: Node, high: Node, term: Node) -> Any:
-        first, last = self.value(low, point), self.value(high, point)
+    def series(self, node: Node, point: Mapping[str, Any]) -> Any:
+        kind, name, *ends, term = node
+        first, last = (self.value(end, point) for end in ends)
         if not all(isinstance(end, Fraction) and end.denominator == 1 for end in (first, last)):
             raise ValueError("the ends of a sum are no whole numbers")
         if last - first > _MAX_TERMS:
@@ -312,16 +297,6 @@ class _Evaluator:
         for k in range(int(first), int(last) + 1):
             value = self.value(term, {**point, name: Fraction(k)})
             total = _bounded(total + value if kind == "\\sum" else total * value)
-        return total
-
-    def integral(self, point: Mapping[str, Any], name: str, low: Node, high: Node, inside: Node) -> Any:
-        ends = [self.context.convert(self.value(end, point)) for end in (low, high)]
-        with self.context.workdps(_QUADRATURE_DIGITS):
-            total, error = self.context.quad(
-                lambda x: self.context.convert(self.value(inside, {**point, name: x})), ends, error=True
-            )
-        if error > 1e-9 * (1 + abs(total)):
-            raise ValueError("an integral that does not converge")
         return total
 
 
@@ -358,25 +333,16 @@ def _of_whole(function: Callable[..., int]) -> Callable[..., Fraction]:
     return lambda _, *values: Fraction(function(*(map(_whole, values))))
 
 
-def _ordered(pick: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda evaluator, values: pick(values, key=evaluator.context.convert)
-
-
 def _elementary(name: str) -> Callable[..., Any]:
     return lambda evaluator, value: evaluator.real(getattr(evaluator.context, name)(value))
 
 
 _INVERTIBLE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
-_WITH_VARIABLE: dict[str, Callable[..., Any]] = {
-    "\\sum": lambda evaluator, *rest: evaluator.series("\\sum", *rest),
-    "\\prod": lambda evaluator, *rest: evaluator.series("\\prod", *rest),
-    "integral": _Evaluator.integral,
-}
 _OF_SEVERAL: dict[str, Callable[..., Any]] = {
     "sum": _Evaluator.total,
     "product": _Evaluator.product,
-    "max": _ordered(max),
-    "min": _ordered(min),
+    "max": lambda evaluator, values: max(values, key=evaluator.context.convert),
+    "min": lambda evaluator, values: min(values, key=evaluator.context.convert),
     "gcd": lambda _, values: Fraction(math.gcd(*map(_whole, values))),
     "lcm": lambda _, values: Fraction(math.lcm(*map(_whole, values))),
 }
