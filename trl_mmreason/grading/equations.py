@@ -146,6 +146,23 @@ def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
     )
 
 
+_WAY = r"(?:north|south)?(?:east|west)|north|south|left|right|up|down|(?:(?:counter|anti)-?)?clockwise|(?:in|de)crease"
+_DIRECTED = re.compile(
+    r"(?:an? )?(?P<amount>[-¤]?\d(?:[^,(]|,\d)*?)[\s,(]{1,3}(?:(?:to|towards?|in) the |due )?"
+    rf"(?P<way>{_WAY})(?:wards?)?(?: direction)?\)?|(?:an? |it )?(?P<change>{_WAY})[sd]? (?:of|by) (?P<by>.+)",
+    re.I,
+)
+
+
+def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
+    """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one."""
+    left, right = _DIRECTED.fullmatch(answer), _DIRECTED.fullmatch(gold)
+    if left is None or right is None:
+        return None
+    ways = {(match["way"] or match["change"]).lower().replace("anti", "counter") for match in (left, right)}
+    return len(ways) == 1 and same(left["amount"] or left["by"], right["amount"] or right["by"])
+
+
 _CONSTANT = re.compile(r"\s*[CcKk](?:_\d|_\{\d\})?")
 
 

@@ -30,27 +30,16 @@ from .words import NUMBER_WORDS, same_words, squeezed, words
 
 @dataclass(frozen=True)
 class Terms:
-    """The conditions under which two answers are compared.
-
-    Attributes:
-        lenient: 1 % instead of 1e-6, where the gold is no whole number.
-        unit: the unit that the question asks for.
-        variables: letters in terms of which it asks, so that they are no units.
-        percent: the gold or the question speaks of percent.
-    """
+    """The conditions under which two answers are compared."""
 
     lenient: bool = False
-    unit: MeasurementUnit | None = None
-    variables: str = ""
-    percent: bool = False
+    unit: MeasurementUnit | None = None  # that the question asks for
+    variables: str = ""  # in terms of which it asks, so that they are no units
+    percent: bool = False  # the gold or the question speaks of percent
 
 
 def same_answer(answer: str, gold: str, *, question: str | None = None, lenient: bool = False) -> bool:
-    """Whether `answer` equals `gold`, both as written by people or models.
-
-    Raises:
-        Refused: one of them is too large to compare.
-    """
+    """Whether `answer` equals `gold`, both as written by people or models; `Refused` if one is too large to compare."""
     if same_words(answer, gold):
         return True
     arrows = has_arrows(answer) and has_arrows(gold)
@@ -77,16 +66,15 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return bool(gold)
     if answer.casefold() == gold.casefold() and _NAMED.search(gold):
         return True
+    if _INTEGERS.search(gold):
+        return _same(_without_integers(answer), _without_integers(gold), terms)
     if (formula := chemical(gold)) and chemical(answer) == formula:
         return True
     if _in_order(gold) and _CAPITALS.fullmatch(answer):
         return False
-    comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
-    if comma and _same(f"{comma[1].replace('.', '')}.{comma[2]}{answer[comma.end() :]}", gold, terms):
+    comma = None if "," in gold else _DECIMAL_COMMA.search(answer)
+    if comma and _same(_with_point(comma), gold, terms):
         return True
-    mixed = [_mixed(text) if " and " in text else text for text in (answer, gold)]
-    if mixed != [answer, gold] and not any(listings.listing(text) for text in mixed):  # 2 and 1/4 for 2 1/4
-        return _same(*mixed, terms)
     for short, other in ((answer, gold), (gold, answer)):  # 25k beside 25,000: the letter is no variable
         full = in_full(short.replace("K", "k") if short is answer else short)  # a gold's K are kelvins
         if full != short and _COUNT.fullmatch(other):
@@ -107,6 +95,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         lambda: equations.compare_antiderivatives(answer, gold),
         lambda: _rounded(answer, gold, terms),
         lambda: moments.compare_moments(answer, gold),
+        lambda: equations.compare_directed(answer, gold, same),
         lambda: regions.compare_regions(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
         lambda: listings.compare_matrix_products(answer, gold),
@@ -118,6 +107,19 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         if (known := verdict()) is not None:
             return known
     return _quantities(answer, gold, terms)
+
+
+_INTEGERS = re.compile(
+    r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
+)
+
+
+def _without_integers(text: str) -> str:
+    """Write `2kπ, k ∈ Z` as `2nπ`."""
+    said = _INTEGERS.search(text)
+    letters = [said[1]] if said else re.findall(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])", text)
+    text = text[: said.start()] if said else text
+    return re.sub(rf"(?<![A-Za-z\\]){letters[0]}(?![A-Za-z])", "n", text) if letters else text
 
 
 _CAPITALS = re.compile(r"[A-Z]{3,}")
@@ -137,18 +139,20 @@ _ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
 # One quantifier over the atoms, or a long formula would be tried in every way to part it
 _SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
 _CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
-_ORBITALS = re.compile(r"(?:\[[A-Z][a-z]\])?(?:[1-7][spdf]\^?(?:1[0-4]|\d))+|sp\^?[23](?:d\^?2?)?")
 # 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
-_DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,])((?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
+
+
+def _with_point(match: re.Match[str]) -> str:
+    start, end = match.span()
+    return f"{match.string[:start]}{match[1].replace('.', '')}.{match[2]}{match.string[end:]}"
 
 
 def chemical(text: str) -> str | None:
     """A chemical formula or equation, however its numbers are set; `None` for anything else."""
-    if not re.search(r"[A-Zspdf]", text):
+    if not re.search(r"[A-Z]", text):
         return None
     plain = re.sub(r"[\s_{}]", "", re.sub(r"\\(?:longr|r)ightarrow|\\to(?![a-z])|→", "->", text))
-    if _ORBITALS.fullmatch(plain):
-        return plain.replace("^", "")
     plain = re.sub(r"^([A-Z][a-z]?)(\d[+-])$", r"\1^\2", plain).replace("=", "->")
     if re.fullmatch(r"(?=.+[A-Z])[A-Z][\w()]*\^\d*[+-]", plain):  # NH4+
         plain = plain.replace("^", "")
@@ -168,9 +172,7 @@ _HEDGE = re.compile(
     r"|in (?=\d{4}$)|on (?=[a-z]+day\b)|from (?=\d+ (?:to|-) ))\s*",
     re.IGNORECASE,
 )
-_NOTHING = frozenset(
-    ("no solution", "no solutions", "no real solution", "no real solutions", "无解", "empty set", "空集")
-)
+_NOTHING = re.compile(r"no (?:real )?solutions?|无解|empty set|空集", re.I)
 _MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
 _REMARK = re.compile(
@@ -202,7 +204,7 @@ def _claim(text: str) -> str | None:
 def _undressed(text: str) -> str:
     """Remove hedges, a final full stop and brackets around a single entry."""
     text = text[match.end() :] if (match := _HEDGE.match(text)) else text
-    if text.casefold() in _NOTHING:
+    if _NOTHING.fullmatch(text):
         return "∅"
     text = _REMARK.sub("", _MINUS.sub("-", _ASIDE.sub(r" ≈ \1", text)))
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
@@ -215,12 +217,9 @@ def _undressed(text: str) -> str:
     return _undressed(plain) if plain and len(listings.entries(plain, bare=False)) == 1 else text
 
 
-_ABOUT = re.compile("≈")
-
-
 def _rounded(answer: str, gold: str, terms: Terms) -> bool | None:
     """Compare `5√2 ≈ 7.07`, which states both if the second is the first, rounded; `None` without rounding."""
-    stated = [[side for side in split_top(text, _ABOUT) if side] for text in (answer, gold)]
+    stated = [[side for side in split_top(text, re.compile("≈")) if side] for text in (answer, gold)]
     if stated == [[answer], [gold]]:
         return None
     for position, sides in enumerate(stated):
@@ -293,23 +292,13 @@ _PARTS = dict(
     zip("half halves quarter third fourth fifth sixth eighth tenth".split(), (2, 2, 4, 3, 4, 5, 6, 8, 10), strict=True)
 )
 _PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
-_CHINESE_PART = re.compile("([二三四五六七八九十])分之([一二两三四五六七八九])")
-_CHINESE_COUNT = re.compile("^[一二两三四五六七八九十]+(?=[个只条本张名位次种辆块件倍项人天元])")
-_A_MAGNITUDE = re.compile(r"an?\s(?=(?:dozen|hundred|thousand|million|billion)\b)", re.I)
+_MAGNITUDE = re.compile(r"an?\s(?=(?:dozen|hundred|thousand|million|billion)\b)", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
 _NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
 _COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(_MAGNITUDES)})s?)?", re.I)
 _SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
 _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
-
-
-def _mixed(text: str) -> str:
-    """Write `2 and 1/4` and `two and a half` without "and"."""
-    whole, _, part = text.partition(" and ")
-    whole = NUMBER_WORDS.get(whole.lower(), whole)
-    part = _PART.sub(_as_fraction, re.sub("^an? ", "one ", part))
-    return f"{whole} {part}" if whole.isdigit() and re.match(r"\d+/\d|\\frac", part) else text
 
 
 def _as_fraction(match: re.Match[str]) -> str:
@@ -324,10 +313,7 @@ def in_full(text: str) -> str:
 
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
-    text = _CHINESE_COUNT.sub(lambda match: NUMBER_WORDS.get(match[0], match[0]), text)
-    text = _CHINESE_PART.sub(lambda match: f"{NUMBER_WORDS[match[2]]}/{NUMBER_WORDS[match[1]]}", text)
-    text = _PART.sub(_as_fraction, text)
-    first, space, rest = _A_MAGNITUDE.sub("1 ", text).partition(" ")
+    first, space, rest = _PART.sub(_as_fraction, text).partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
         first = NUMBER_WORDS[first.lower()]
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
@@ -349,11 +335,14 @@ def _multiplied(match: re.Match[str]) -> str:
     return format(Decimal(match[1].replace(",", "")) * math.prod(_MAGNITUDES[name] for name in scales), "f")
 
 
+_SHARE = re.compile(r"0?\.\d+")
+
+
 def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: MeasurementUnit, terms: Terms) -> bool:
     if (unit if gold_unit == PERCENT else gold_unit) not in (PERCENT, PLAIN):
         return False
     as_written = unit != gold_unit and terms.percent and _values(value, target, terms)
-    if gold_unit == PLAIN and terms.percent and not _values(f"|{target}|<=1", "1", terms):
+    if gold_unit == PLAIN and terms.percent and not _SHARE.fullmatch(target):  # 25% of a question is not 0.25%
         return as_written
     return as_written or _values(value, target, terms, unit, gold_unit)
 
@@ -361,11 +350,8 @@ def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: Measure
 def _same_noun(left: str, right: str) -> bool:
     """Whether two nouns agree: `apple` and `red apple`; Chinese counters are written without a space."""
     short, long = sorted((left, right), key=len)
-    return (
-        short == long
-        or long.endswith(f" {short}")
-        or (not short.isascii() and (long.startswith(short) or long.endswith(short)))
-    )
+    counter = not short.isascii() and (long.startswith(short) or long.endswith(short))
+    return short == long or long.endswith(f" {short}") or counter
 
 
 def _values(

@@ -197,13 +197,14 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     return all(map(same, sum(left, []), sum(right, [])))
 
 
-_INVERSE = re.compile(r"[A-Z](?:_\w)?\^(?:T|\{T\}|\{-1\})")
+_PRODUCT = re.compile(r"[A-Z\d^{}()_-]+")
 
 
 def compare_matrix_products(answer: str, gold: str) -> bool | None:
     """Matrices do not commute: a product of capitals with an inverse or a transpose is right as it is written."""
-    products = (_INVERSE.search(text) and len(set(re.findall("[A-Z]", text)) - {"T"}) > 1 for text in (answer, gold))
-    return False if any(products) else None
+    plain = [re.sub(r"[\s*]", "", text).replace("{T}", "T") for text in (answer, gold)]
+    shown = any(re.search(r"\^T|\{-", text) and len(set(re.findall("[A-SU-Z]", text))) > 1 for text in plain)
+    return plain[0] == plain[1] if shown and all(map(_PRODUCT.fullmatch, plain)) else None
 
 
 def _rows(text: str) -> list[list[str]] | None:

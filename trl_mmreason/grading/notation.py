@@ -125,18 +125,12 @@ _ARROW = "\u20d7"
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
 # The vector from A to B
 _BETWEEN_POINTS = re.compile(r"\\(?:vec|overrightarrow)\s*\{\s*([A-Z])\s*([A-Z])\s*\}")
-# Combinations and arrangements, n below and k above
-_COUNTED = re.compile(r"(?<![A-Za-z\\])([CAP])_\{?(\d+)\}?\s*\^\{?(\d+)\}?")
 # Another way of writing the same: what has to occur in the text, pattern, replacement
 _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     ("!=", re.compile(r"(?<=\d)!=(?=\s*\d)"), "! ="),  # 4! = 24
     ("\\", re.compile(r"\\(?:mathrm|mathbb|rm)\s+([A-Za-z])(?![A-Za-z])"), r" \1 "),
     ("prime", re.compile(r"\^\s*(?:\{\s*(?:\\prime\s*)+\}|\\prime\b)"), lambda match: "'" * match[0].count("prime")),
     ("0x", re.compile(r"(?<![\w.])0x([\dA-Fa-f]+)(?!\w)"), lambda match: f"{match[1].upper()}_{{16}}"),
-    ("US", re.compile(r"\bUS(?:D\s?\\?\$?|\\?\$)\s*(?=\d)"), "¤"),
-    ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),
-    ("pH", re.compile(r"\bpH\s+(?=\d)"), "pH = "),
-    ("mod", re.compile(r"\s*\(?\\?\b[pb]?mod\s*\{?(\d+)\}?\)?"), r" mod \1"),
     ("度", re.compile(r"(?<=\d)\s?度\s?(\d+)\s?分(?!钟)"), r"°\1'"),
     ("秒", re.compile(r"(?<=\d')\s?(\d+)\s?秒"), r"\1''"),
     ("//", re.compile(r"(?<=[A-Z])\s*//\s*(?=[A-Z])"), "∥"),
@@ -144,9 +138,13 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
     ("mil", re.compile(r"(?<=\d)\s*per ?mil(?:le?)?\b"), " /1000 "),
     ("0b", re.compile(r"(?<![\w.])0b([01]+)(?!\w)"), r"\1_2"),
+    ("choose", re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}"), r"\\binom{\1}{\2}"),
+    ("US", re.compile(r"\bUS(?:D\s?\\?\$?|\\?\$)\s*(?=\d)"), "¤"),
+    ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),
+    ("pH", re.compile(r"\bpH\s+(?=\d)"), "pH = "),
+    ("mod", re.compile(r"\s*\(?\\?\b[pb]?mod\s*\{?(\d+)\}?\)?"), r" mod \1"),
     ("且", re.compile(r"(?<=[\d)}])\s*且\s*(?=[A-Za-z(\d-])"), " and "),
     ("或", re.compile(r"(?<=[\d)}])\s*或\s*(?=[A-Za-z(\d-])"), " or "),
-    ("choose", re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}"), r"\\binom{\1}{\2}"),
     ("_", re.compile(r"\(\s*([\dA-F]+)\s*\)\s*_\s*\{?\s*(\d+)\s*\}?"), r"\1_\2"),  # the base of a number
     (
         "\\",
@@ -177,12 +175,6 @@ _LAYOUT = re.compile(
 )
 # Equations under one another are a list.
 _CASES = re.compile(r"\\begin\{(cases|aligned|align|gathered|split)\*?\}(.*?)\\end\{\1\*?\}", re.DOTALL)
-# A value and its condition: `x + 1, & x > 0`, `-x & \\text{if } x < 0`, `0, x = 0`
-_CONDITION = re.compile(
-    r"(?P<value>[^&=<>≤≥,;]+?) ?(?:[,;]? ?& ?(?![ =<>]|\\[lg]e)"
-    r"|[,;] ?(?=[^&,;]*(?:[=<>≤≥]|\\(?:[lg][et]|ne|in)(?![a-z]))))"
-    r"(?:\\text ?\{ ?(?:if|for|when)? ?\} ?|(?:if|for|when)\b)?(?P<condition>.+)"
-)
 _OUTWARD = re.compile(r"(?:^|(?<=[∪∈\s=]))(?:\]|(\[))([^\[\],;]+[,;][^\[\],;]+)(?:\[|(\]))(?=$|[∪,.\s])")  # ]0, 1[
 _DERIVATIVE = re.compile(
     r"\\frac\s*\{\s*d(\^\{?2\}?)?\s*y\s*\}\s*\{\s*d\s*x(?(1)\^\{?2\}?)\s*\}|(?<![A-Za-z\\])dy ?/ ?dx(?![A-Za-z])"
@@ -192,6 +184,8 @@ _MEASURE = re.compile(
     r"(?: is| of|:)? (?=[-¤]?\d)",
     re.I,
 )
+_ALIGNED = re.compile(r"&\s*(?=[=<>]|\\[lg]e)")
+_IF = re.compile(r"\\text ?\{ ?(?:if|for|when)? ?\}|\b(?:if|for|when)\b")
 _BRACED_ARRAY = re.compile(r"\\left\s*\\\{\s*\\begin\{(array)\}\{[lcr| ]*\}(.*?)\\end\{\1\}\s*\\right\s*\.", re.DOTALL)
 # The letter x as a sign: `3 x 10^8`, `1.6x10^{-19}`, `2 x 3`
 _TIMES = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*\^)|(?<=\d)\s+[xX]\s+(?=[¤\d])|(?<=\})\s+[xX]\s+(?=\d)")
@@ -214,21 +208,16 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
 
 
+_REMAINDER = re.compile(r"^(-?[\d.]+) (?:R|r|remainder) ([\d./]+)$")
+
+
 def has_arrows(text: str) -> bool:
     r"""Whether it has vectors between points, `\vec{AB}`."""
     return _BETWEEN_POINTS.search(text) is not None
 
 
 def normalise(text: str, *, arrows: bool = False) -> str:
-    r"""The canonical form of one answer.
-
-    Args:
-        text: the answer.
-        arrows: write the vector `\vec{AB}` as the difference of its ends, and not as the segment AB.
-
-    Raises:
-        Refused: it is longer than 2000 characters or nested deeper than 50 levels.
-    """
+    r"""The canonical form of one answer; with `arrows` `\vec{AB}` is the difference of its ends, not the segment AB."""
     if len(text) > MAX_CHARACTERS:
         raise Refused(f"{len(text)} characters long, more than {MAX_CHARACTERS} are not compared")
     text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", _superscript, text).translate(_CHARACTERS)
@@ -248,7 +237,7 @@ def normalise(text: str, *, arrows: bool = False) -> str:
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
     text = re.sub(r"\^ ?(?:\{ ?° ?\}|°)", "°", text)
     text = _TIMES.sub("*", re.sub(r"==+", "=", text))
-    text = _COUNTED.sub(_number_of_choices, _POWER_FIRST.sub(r"_\2^\1", text))
+    text = _POWER_FIRST.sub(r"_\2^\1", text)
     text = re.sub(r"_\{(\w)\}", r"_\1", text)
     text = re.sub(r"\\\{\s*\\\}", "∅", text)
     text = re.sub(
@@ -259,6 +248,7 @@ def normalise(text: str, *, arrows: bool = False) -> str:
         text = _DERIVATIVE.sub(lambda match: "y''" if match[1] else "y'", text)
     if "[" in text or "]" in text:
         text = _OUTWARD.sub(lambda match: f"{match[1] or '('}{match[2]}{match[3] or ')'}", text)
+    text = _REMAINDER.sub(r"(\1, \2)", text)
     return _MEASURE.sub(lambda match: f"{match[1].lower()} = ", text)
 
 
@@ -279,17 +269,11 @@ def _without_commands(text: str, arrows: bool) -> str:
 
 def _listed(match: re.Match[str]) -> str:
     """The rows of equations as a list, in which a value with its condition is a pair."""
-    rows = [" ".join(row.split()).rstrip(" ,;") for row in match[2].split("\\\\")]
-    pairs = [_CONDITION.fullmatch(row) if match[1] in ("cases", "array") else None for row in rows]
-    return ", ".join(
-        f"({pair['value']}, {pair['condition']})" if pair else row.replace("&", "")
-        for row, pair in zip(rows, pairs, strict=True)
-    )
-
-
-def _number_of_choices(match: re.Match[str]) -> str:
-    ordered = "" if match[1] == "C" else f"*{match[3]}!"
-    return rf"(\binom{{{match[2]}}}{{{match[3]}}}{ordered})"
+    if match[1] not in ("cases", "array"):
+        return ", ".join(row.replace("&", "").strip(" ,;\n") for row in match[2].split("\\\\"))
+    rows = [re.split("[&,;]", _ALIGNED.sub("", _IF.sub(" ", row))) for row in match[2].split("\\\\")]
+    entries = [[part.strip() for part in row if part.strip()] for row in rows]
+    return ", ".join(f"({', '.join(row)})" if len(row) > 1 else "".join(row) for row in entries)
 
 
 def check_depth(text: str) -> None:
