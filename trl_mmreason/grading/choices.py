@@ -36,13 +36,7 @@ _JOINT = re.compile(r"\s*(?:[,;&/+和与及]|\band\b|\bor\b)\s*|\s+", re.IGNOREC
 def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str] | None:
     """Find the labels that an answer names: by letter first, then by the one choice with its text or value.
 
-    Args:
-        answer: as extracted.
-        choices: label, in upper case, → text; an empty string is one that is not known.
-        same: whether two strings are equal.
-
-    Returns:
-        The labels; an empty set where letter and text disagree; None where no choice is named.
+    The set is empty where letter and text disagree, and None where no choice is named. An empty text is not known.
     """
     text = normalise(answer)
     if text.startswith("{") and text.endswith("}"):

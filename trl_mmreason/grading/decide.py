@@ -22,17 +22,9 @@ def decide(
     question: str | None = None,
     lenient: bool = False,
 ) -> bool:
-    """Whether `answer` equals one of `golds`.
+    """Whether `answer`, of `extract_answer`, equals one of `golds`, of `read_gold`; `Refused` if it is too large.
 
-    Args:
-        answer: as `extract_answer` gives it.
-        golds: usable golds (`gold_problem` is None), as `read_gold` gives them.
-        choices: label, in upper case, → text.
-        question: it may name a unit, or speak of percent.
-        lenient: tolerance of 1 % where a gold is no whole number.
-
-    Raises:
-        Refused: the answer is too large to compare.
+    The choices are by label, in upper case; the question may name a unit, or speak of percent.
     """
     with limited_steps():
         return any(_matches(answer, gold, choices or {}, question, lenient) for gold in golds)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from .equivalence import unit_of_number
-
 _LONGEST_BARE = 100
 
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
@@ -103,19 +101,6 @@ _REASON = re.compile(
     re.I,
 )
 _PART = re.compile(r"\((?:[1-9]|[a-h]|i{1,3})\)\s?\S")
-_LONGEST_CONCLUSION = 160
-_CONCLUSION = re.compile(  # the last sentence
-    r"(?:\A|[.!?]\s{1,3}|[\n。！？])[\s*]{0,4}(?:(?:So(?!\s(?:far|much|many|long)\b)|Therefore|Thus|Hence),?\s|因此|所以|答[:：])"
-    r"[,，]?\s?(?:[^.!?。！？\n=,，;；]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|有)(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?"
-    r"|(?=\$?[∠\\A-Za-z ]{1,12}=))\s?(?P<value>(?:[∠A-Za-z]{1,4}\s?=|[\d$*√π(+−¥￥\\-])"
-    r"(?:[^!?。！？\n,，;；]|(?<=\d),(?=\d{3})){0,60}?)\s?[.。]?\Z"
-)
-_NO_CONCLUSION = re.compile(
-    r"\b(?:not|never|if|unless|whether|would|could|might|may|maybe|perhaps|cannot|suppose|assume|let|or|either|than|least|most|about"
-    r"|between|almost|guess|wrong)\b|n't|不|若|如果|假设|可能|至少|至多|或|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]"
-    r"|\d\s(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er\b|\d\s(?:down|up|ago|ahead|too|short)\b"
-    r"|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\b"
-)
 _LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
 _LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
 
@@ -169,16 +154,6 @@ def bare_answer(text: str) -> str | None:
     if answer.endswith((":", "：")) or not _is_bare(answer):
         return None
     return answer or None
-
-
-def concluded_answer(text: str) -> str | None:
-    """The value that the last sentence concludes: `So it is **25π/4**.`, `答：一共需要120元。`."""
-    text = text.rstrip()
-    match = _CONCLUSION.search(text, max(len(text) - _LONGEST_CONCLUSION, 0))
-    if not match or _NO_CONCLUSION.search(text, match.start()):
-        return None
-    value = re.sub(r"^(?:\$([^$]+)\$|\*\*([^*]+)\*\*)", r"\1\2", without_dressing(match["value"]))
-    return value if unit_of_number(value) else None
 
 
 def declares_nothing(text: str) -> bool:

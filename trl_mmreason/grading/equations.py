@@ -1,4 +1,4 @@
-"""Answers with an equals sign, ratios, spans, and antiderivatives."""
+"""Answers with an equals sign, ratios, spans, and amounts with a direction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .expressions import read
 from .listings import Ratio, Same
 from .notation import Unreadable, is_name, split_top
-from .numeric import differ_by_constant, value_of
+from .numeric import value_of
 from .units import PLAIN, split_unit, without_units
 from .words import is_prose
 
@@ -161,24 +161,3 @@ def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
         return None
     ways = {(match["way"] or match["change"]).lower().replace("anti", "counter") for match in (left, right)}
     return len(ways) == 1 and same(left["amount"] or left["by"], right["amount"] or right["by"])
-
-
-_CONSTANT = re.compile(r"\s*[CcKk](?:_\d|_\{\d\})?")
-
-
-def compare_antiderivatives(answer: str, gold: str) -> bool | None:
-    """Whether two functions `… + C` differ by a constant; `None` if one of them does not end so."""
-    left, right = _without_constant(answer), _without_constant(gold)
-    if left is None or right is None or "C" not in gold:
-        return None
-    try:
-        return differ_by_constant(left, right)
-    except Unreadable:
-        return None
-
-
-def _without_constant(text: str) -> str | None:
-    """The function in `y = x^2 + C`; `None` for anything else."""
-    function, _, constant = text.rpartition("+")
-    function = function.rpartition("=")[2].strip()
-    return function if _CONSTANT.fullmatch(constant) and any(map(str.islower, function)) else None

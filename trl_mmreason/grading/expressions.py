@@ -1,7 +1,7 @@
 """Parse expressions, for `numeric.py` to evaluate.
 
 A recursive descent over the canonical form of `notation.py`. It knows numbers, letters as variables, `+ - * / ^ !`,
-roots, absolute values, percent, degrees, the elementary functions, sums and products. What else a text holds makes it
+roots, absolute values, percent, degrees, binomials and the elementary functions. What else a text holds makes it
 unreadable; nothing of it is ever run as code.
 """
 
@@ -32,8 +32,6 @@ FUNCTIONS = frozenset(
     ).split()
 )
 _CONSTANTS = {"π": ("pi",), "pi": ("pi",), "e": ("e",), "i": ("i",), "∞": ("infinity",), "inf": ("infinity",)}
-_OF_SEVERAL = frozenset("gcd lcm max min".split())
-_KNOWN = FUNCTIONS | _OF_SEVERAL
 _ENDS = frozenset((*"+-)]}|,=<>", "\\rfloor", "\\rceil", ""))
 _POSTFIXES = {"!": "factorial", "%": "percent", "°": "degrees"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -77,7 +75,6 @@ class Parser:
         self.position = self.depth = self.bars = 0
         self.symbols: set[str] = set()
         self.imaginary = self.whole = False
-        self.bound: list[str] = []  # the variables of the sums that are being read
 
     def peek(self, offset: int = 0) -> str:
         position = self.position + offset
@@ -121,7 +118,7 @@ class Parser:
             if token in ("*", "/"):
                 self.take()
                 sign = self.peek() == "-" and bool(self.take())
-                letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in _KNOWN
+                letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in FUNCTIONS
                 if token == "/" and letters and self.peek(1) in _ENDS:  # t/RC is t/(RC)
                     here = self.position
                     self.tokens[here : here + 1] = [("symbol", "("), self.tokens[here], ("symbol", ")")]
@@ -239,30 +236,14 @@ class Parser:
                 degree = self.sum()
                 self.take("]")
             return ("root", self.argument(), degree)
-        if name in _KNOWN:
+        if name in FUNCTIONS:
             return self.function(name)
-        if name in ("sum", "prod"):
-            return self.series(command)
         if name in ("lfloor", "lceil"):
             return (command, self.group(f"\\r{name[1:]}"))
         if name == "binom":
             self.whole = True
             return ("binomial", self.argument(), self.argument())
         raise Unreadable(f"{command} is not known here")
-
-    def series(self, command: str) -> Node:
-        self.whole = True
-        self.take("_")
-        self.take("{")
-        name = self.variable()
-        self.take("=")
-        low = self.group("}")
-        self.take("^")
-        high = self.argument()
-        self.bound.append(name)
-        term = self.product()
-        self.bound.pop()
-        return (command, name, low, high, term)
 
     def argument(self) -> Node:
         r"""Read the argument of `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
@@ -281,13 +262,6 @@ class Parser:
         return node
 
     def function(self, name: str) -> Node:
-        if name in _OF_SEVERAL:
-            self.take("(")
-            values = [self.sum()]
-            while self.skip(","):
-                values.append(self.sum())
-            self.take(")")
-            return (name, values)
         if name in ("sqrt", "cbrt"):
             return ("root", self.argument(), ("number", Fraction(2 if name == "sqrt" else 3)))
         base = self.argument() if name == "log" and self.skip("_") else None
@@ -296,20 +270,18 @@ class Parser:
             argument = self.atom()
         else:  # `\sin 2x` takes the whole product, but stops before the next function
             factors = [self.power()]
-            while self.continues() and self.peek() not in ("*", "/", "|") and self.peek().lstrip("\\") not in _KNOWN:
+            while self.continues() and self.peek() not in ("*", "/", "|") and self.peek().lstrip("\\") not in FUNCTIONS:
                 factors.append(self.power())
             argument = factors[0] if len(factors) == 1 else ("product", factors)
-        if exponent == ("minus", ONE) and f"arc{name}" in _KNOWN:
+        if exponent == ("minus", ONE) and f"arc{name}" in FUNCTIONS:
             return (f"arc{name}", argument)
         node: Node = (name, argument) if base is None else ("log", argument, base)
         return node if exponent is None else ("power", node, exponent)
 
     def word(self) -> Node:
         token = self.peek()
-        if token in _KNOWN:
+        if token in FUNCTIONS:
             return self.function(self.take())
-        if token in self.bound:
-            return ("symbol", self.variable())
         marked = any(mark in MARKS for _, mark in self.tokens[self.position + 1 : self.position + 2])  # î is a variable
         if token in _CONSTANTS and not marked:
             self.imaginary |= token == "i"
@@ -325,8 +297,6 @@ class Parser:
         if not (token.isascii() or "α" <= token.lower() <= "ω"):
             raise Unreadable(f"{token!r} is a word")
         name = self.variable()
-        if name in self.bound:
-            return ("symbol", name)
         if name[0] in self.functions and self.peek() in ("(", "["):
             return ("apply", name, self.atom())
         self.symbols.add(name)

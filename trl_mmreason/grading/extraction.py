@@ -12,7 +12,6 @@ from typing import NamedTuple
 from .declarations import (
     TAKES_BACK,
     bare_answer,
-    concluded_answer,
     declared_answer,
     declares_nothing,
     opening_choice,
@@ -70,8 +69,7 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
 
     Returns:
         What the last box or answer tag holds (neighbouring boxes joined by ", "), else the last explicit declaration,
-        else what the last sentence concludes ("So x is 4."), else the whole text if that is itself a bare short
-        answer. Never another number out of the prose.
+        else the whole text if that is itself a bare short answer. Never another number out of the prose.
 
     Examples:
         >>> extract_answer(r"<think>Perhaps 4.</think> So it is \\boxed{7}.")
@@ -91,7 +89,7 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
     if boxes.filled:
         return _last_answer(spoken, boxes.filled, parts=parts)
     answer = declared_answer(spoken) or (
-        None if boxes.some_are_empty else concluded_answer(spoken) or bare_answer(spoken) or opening_choice(spoken)
+        None if boxes.some_are_empty else bare_answer(spoken) or opening_choice(spoken)
     )
     # What is left of a box or tag here never closed: the answer was cut off.
     return None if answer is None or _OPENER.search(answer) else answer
@@ -121,18 +119,11 @@ def without_thinking(text: str) -> str | None:
 
 
 class Spans(NamedTuple):
-    """Boxes and tags of a text.
+    """Boxes and tags of a text."""
 
-    Attributes:
-        filled: those with content, ordered by end: what is nested stands before what holds it.
-        some_are_empty: others have none.
-        missing_until: the end of the last one, if that is cut off, said to be wrong, or empty and does not quote an
-            instruction, as in "put it in \\boxed{}"; else None.
-    """
-
-    filled: list[_Span]
+    filled: list[_Span]  # with content, ordered by end
     some_are_empty: bool = False
-    missing_until: int | None = None
+    missing_until: int | None = None  # the end of the last one, if it is cut off, said to be wrong, or empty
 
 
 def find_spans(text: str) -> Spans:

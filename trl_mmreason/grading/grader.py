@@ -50,11 +50,10 @@ class Grader:
     prose: bool = False
 
     def __post_init__(self) -> None:
-        share = self.tolerance if isinstance(self.tolerance, float) else 0.0
-        if self.tolerance not in ("strict", "lenient") and not 0 < share < 1:
-            raise ValueError(
-                f'Grader: tolerance is {self.tolerance!r}, expected "strict", "lenient" or a share such as 0.05.'
-            )
+        known = self.tolerance in ("strict", "lenient") or isinstance(self.tolerance, float) and 0 < self.tolerance < 1
+        if not known:
+            named = '"strict", "lenient" or a share such as 0.05'
+            raise ValueError(f"Grader: tolerance is {self.tolerance!r}, expected {named}.")
 
     def grade(
         self,
@@ -87,55 +86,51 @@ class Grader:
             True
         """
         fields = {"choices": choices, "question": question, "hint": hint, "tolerance": tolerance, "id": id}
-        items = [{"completion": completion, "gold": gold, **fields}]
-        return self._grade_all(items)[0] if self._grades_itself else self.grade_batch(items)[0]
+        if self._grades_itself:
+            return self._grade_one(completion, gold, **fields)
+        return self.grade_batch([{"completion": completion, "gold": gold, **fields}])[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        """Grade many items, each the arguments of `grade` by name.
-
-        Of a subclass that overrides `grade` alone, this asks that for each item.
-        """
-        return [self.grade(**item) for item in items] if self._grades_itself else self._grade_all(items)
+        """Grade many items, each the arguments of `grade` by name, which a subclass may override."""
+        return [self.grade(**item) if self._grades_itself else self._grade_one(**item) for item in items]
 
     @property
     def works_elsewhere(self) -> bool:
-        """Whether answers may be graded in a thread while others are sampled, as the rules can with their workers.
-
-        A subclass with a `grade` or `grade_batch` of its own says so by `works_elsewhere = True`.
-        """
+        """Whether answers may be graded in a thread while others are sampled; a subclass of its own may say so."""
         return not self._grades_itself and type(self).grade_batch is Grader.grade_batch
 
     @property
     def _grades_itself(self) -> bool:
         return type(self).grade is not Grader.grade
 
-    def _grade_all(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        items = list(items)
-        verdicts = [self._by_rules(**item) for item in items]
-        share = None if isinstance(self.tolerance, str) else self.tolerance
-        for place, item in enumerate(items):
-            allowed = tolerance_of(item.get("tolerance") or share)
-            if allowed and not item.get("choices"):
-                verdicts[place] = second_look(
-                    verdicts[place], item["gold"], item["completion"], allowed, item.get("question")
-                )
-        return verdicts
+    def _grade_one(
+        self,
+        completion: str,
+        gold: Any,
+        choices: Any = None,
+        question: Any = None,
+        tolerance: Any = None,
+        **others: Any,
+    ) -> Verdict:
+        verdict = self._by_rules(completion, gold, choices, question, more.get("id"))
+        allowed = tolerance_of(tolerance or (None if isinstance(self.tolerance, str) else self.tolerance))
+        if not allowed or choices:
+            return verdict
+        return second_look(verdict, gold, completion, allowed, question)
 
     def equivalent(self, first: str, second: str) -> bool:
         """Whether two answers are equivalent; symmetric, as neither is the gold answer."""
-        return any(self._decided(a, (b,)).correct for a, b in ((first, second), (second, first)))
+        lenient = self.tolerance == "lenient"
+        return any(_decided(a, (b,), (), None, lenient).correct for a, b in ((first, second), (second, first)))
 
     def _by_rules(
         self,
         completion: str,
         gold: Gold | None,
-        choices: Mapping[str, str | None] | None = None,
-        question: str | None = None,
-        hint: str | None = None,
-        tolerance: Any = None,
-        id: Any = None,
+        choices: Mapping[str, str | None] | None,
+        question: str | None,
+        id: Any,
     ) -> Verdict:
-        """The verdict of the rules, without a tolerance of the row's own."""
         _check(completion, choices, question)
         plain = getattr(gold, "tolist", None)  # of numpy
         gold = plain() if plain else gold
@@ -156,25 +151,12 @@ class Grader:
         if len(extracted) > MAX_CHARACTERS:
             reason = f"refused: {len(extracted)} characters long, more than {MAX_CHARACTERS} are not compared"
             return Verdict(False, f"{extracted[:_SHOWN]}…", reason, "size")
-        return self._decided(extracted, golds, known, question)
-
-    def _decided(
-        self, answer: str, golds: tuple[str, ...], choices: Mapping[str, str] | None = None, question: str | None = None
-    ) -> Verdict:
-        question_tail = question and question[-_QUESTION_CHARACTERS:]
-        return _decided(answer, golds, tuple((choices or {}).items()), question_tail, self.tolerance == "lenient")
+        asked = question and question[-_QUESTION_CHARACTERS:]
+        return _decided(extracted, golds, tuple(known.items()), asked, self.tolerance == "lenient")
 
 
 def grader_or_rules(grader: Any, name: str) -> Any:
-    """Return the given grader, or `Grader()` for `None`.
-
-    Args:
-        grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
-        name: name of the caller, for the error.
-
-    Raises:
-        TypeError: it cannot grade.
-    """
+    """Return the given grader, or `Grader()` for `None`; a TypeError of the caller `name` if it cannot grade."""
     if grader is None:
         return Grader()
     if isinstance(grader, type) or not callable(getattr(grader, "grade_batch", None)):
@@ -187,11 +169,7 @@ def grader_or_rules(grader: Any, name: str) -> Any:
 
 
 def grader_settings(grader: Any) -> str:
-    """Describe the grader for a store's settings by its repr, which must be equal in other processes.
-
-    Of what is known by its address in memory the name of its class remains. So what the repr of a grader of one's own
-    does not say, or who a `JudgeGrader` asks through a plain function, may change without being noticed.
-    """
+    """Describe the grader for a store's settings by its repr, without addresses, equal in other processes."""
     return _ADDRESS.sub("", repr(grader))
 
 
@@ -235,12 +213,11 @@ def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, .
 
 
 def _check(completion: Any, choices: Any, question: Any) -> None:
-    expected = {
-        "completion": (completion, str, "a string"),
-        "choices": (choices, Mapping | None, "a mapping of label to text, or None"),
-        "question": (question, str | None, "a string, or None"),
-    }
-    for name, (value, kind, form) in expected.items():
+    for name, value, kind, form in (
+        ("completion", completion, str, "a string"),
+        ("choices", choices, Mapping | None, "a mapping of label to text, or None"),
+        ("question", question, str | None, "a string, or None"),
+    ):
         if not isinstance(value, kind):
             raise TypeError(f"Grader: {name} is {value!r:.80} of type {type(value).__name__}, expected {form}.")
 

@@ -25,7 +25,6 @@ MAX_BITS = 4096  # of a numerator or denominator
 MAX_FACTORIAL = 300
 _MAX_MAGNITUDE = 10_000  # in bits, of what is not rational
 _MAX_STEPS = 200_000
-_MAX_TERMS = 20_000
 _DIGITS = 40
 POINTS = 8
 MIN_POINTS = 3
@@ -97,16 +96,6 @@ def numeric_ratio(answer: str, gold: str) -> Any:
     factors = [_Evaluator().divided(a, g) for a, g in pairs]
     constant = all(_close(factor, factors[0], STRICT) for factor in factors)
     return None if not constant or _is_complex(factors[0]) else factors[0]
-
-
-def differ_by_constant(answer: str, gold: str) -> bool:
-    """Whether answer − gold is the same for all values of the variables, as of two antiderivatives."""
-    pairs = _values(*_read(answer, gold))
-    differences = [_contexts.context.convert(a) - g for a, g in pairs]
-    return all(
-        abs(difference - differences[0]) <= float(STRICT) * (1 + abs(a) + abs(g))
-        for difference, (a, g) in zip(differences, pairs, strict=True)
-    )
 
 
 def value_of(text: str) -> Fraction | float | complex:
@@ -220,8 +209,6 @@ class _Evaluator:
             return +self.constants[kind]
         if kind == "apply":
             return self.applied(parts[0], self.value(parts[1], point))
-        if kind in ("\\sum", "\\prod"):
-            return self.series(node, point)
         if kind in _OF_SEVERAL:
             return _bounded(_OF_SEVERAL[kind](self, [self.value(part, point) for part in parts[0]]))
         return _bounded(_OPERATIONS[kind](self, *(self.value(part, point) for part in parts)))
@@ -286,19 +273,6 @@ class _Evaluator:
         logarithm = self.context.log
         return logarithm(value) / logarithm(base) if base != 10 else self.context.log10(value)
 
-    def series(self, node: Node, point: Mapping[str, Any]) -> Any:
-        kind, name, *ends, term = node
-        first, last = (self.value(end, point) for end in ends)
-        if not all(isinstance(end, Fraction) and end.denominator == 1 for end in (first, last)):
-            raise ValueError("the ends of a sum are no whole numbers")
-        if last - first > _MAX_TERMS:
-            raise Refused(f"more than {_MAX_TERMS} terms")
-        total = Fraction(kind == "\\prod")
-        for k in range(int(first), int(last) + 1):
-            value = self.value(term, {**point, name: Fraction(k)})
-            total = _bounded(total + value if kind == "\\sum" else total * value)
-        return total
-
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, Fraction):
@@ -341,10 +315,6 @@ _INVERTIBLE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
 _OF_SEVERAL: dict[str, Callable[..., Any]] = {
     "sum": _Evaluator.total,
     "product": _Evaluator.product,
-    "max": lambda evaluator, values: max(values, key=evaluator.context.convert),
-    "min": lambda evaluator, values: min(values, key=evaluator.context.convert),
-    "gcd": lambda _, values: Fraction(math.gcd(*map(_whole, values))),
-    "lcm": lambda _, values: Fraction(math.lcm(*map(_whole, values))),
 }
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "minus": lambda _, value: -value,

@@ -51,12 +51,8 @@ _CHOICE = re.compile(r"\b(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-J])\
 def prose_answer(text: str) -> str | None:
     """The declared answer of a text, else the one that its last sentence with a value states.
 
-    Args:
-        text: the completion, thinking included.
-
-    Returns:
-        A choice that is named; the ends of "between 2007 and 2008" as a list; else, of the last sentence with a value,
-        the first after the last verb that states one. None without any.
+    That is a choice that is named, the ends of "between 2007 and 2008" as a list, or the first value after the last
+    verb that states one.
 
     Examples:
         >>> prose_answer("The number missing in the sequence is 14.")

@@ -53,11 +53,9 @@ def tolerance_of(value: Any) -> Tolerance | None:
 
 
 def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
-    """Whether answer and gold answer are numbers, or equally long lists of numbers, within the tolerance.
+    """Whether answer and gold answer are numbers, or equally long lists of numbers in any order, within the tolerance.
 
-    Their order does not matter, but no number answers two. A percent sign divides by 100, which is how ChartQA reads
-    it. Other units must measure the same thing where both sides have one. What cannot be read as numbers is not within
-    any tolerance; nor is a range such as 18-24, which as a number would be -6.
+    A percent sign divides by 100, as ChartQA reads it. Other units must measure the same where both sides have one.
 
     Examples:
         >>> within("2.9", "3.0", Tolerance(relative=0.05)), within("2.9", "3.0", Tolerance(absolute=0.01))
@@ -85,12 +83,7 @@ class _Quantity(NamedTuple):
 def second_look(verdict: Verdict, gold: Any, text: str, tolerance: Tolerance, question: str | None = None) -> Verdict:
     """The verdict with a tolerance: a wrong answer within it is right, and texts are compared where that is asked for.
 
-    Args:
-        verdict: of the rules, or of whoever graded.
-        gold: the gold answer, or several.
-        text: what the model wrote.
-        tolerance: allowed difference.
-        question: where it speaks of percent, 44 % is near 45.
+    `text` is what the model wrote. Where the question speaks of percent, 44 % is near 45.
     """
     if verdict.correct:
         return verdict
