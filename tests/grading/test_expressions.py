@@ -171,19 +171,10 @@ SAME = [
     (r"\binom{5}{2}", "10"),
     (r"\lfloor 3.7 \rfloor", "3"),
     (r"\lceil \pi \rceil", "4"),
-    (r"\gcd(12, 18)", "6"),
-    (r"\max(1, \sqrt{2})", r"\sqrt{2}"),
     (r"\ln(ab)", r"\ln a+\ln b"),
-    (r"\sum_{n=1}^{10} n", "55"),
-    (r"\sum_{i=1}^{4} i^{2}", "30"),
-    (r"\sum_{n=1}^{4} n i^{2}", "-10"),
-    (r"\sum_{n=1}^{10} n + 1", "56"),
-    (r"\sum_{k=1}^{n} k", r"\frac{n(n+1)}{2}"),
-    (r"\prod_{k=1}^{5} k", "120"),
 ]
 DIFFERENT = [
     (r"\sin x \cdot \cos x", r"\sin(x\cos x)"),
-    (r"\sum_{n=1}^{10000} n", "50005001"),  # 50005000; they differ by less than 1e-6
     ("10^{-30}", "0"),
     ("e^{-100}", "e^{-101}"),
     (r"\sqrt{2}-\frac{99}{70}", "0"),
@@ -212,14 +203,9 @@ def test_not_equal(answer, gold):
     "text",
     [
         r"\frac{1}",
-        r"\sum n",
-        r"\sum_{n=1} n",
         r"\frac{dy}{dx}",
-        r"\gcd",
         r"\operatorname{os.system}(1)",
         "__import__('os')",
-        r"\sum_{n=1}^{\infty} \frac{1}{n}",
-        r"\sum_{n=1}^{1.5} n",
     ],
 )
 def test_what_has_no_value(text):
@@ -230,12 +216,6 @@ def test_what_has_no_value(text):
 @pytest.mark.parametrize(
     "text",
     [
-        r"\sum_{k=1}^{100000} k^k",
-        r"\sum_{k=1}^{10^{50}} k",
-        r"\sum_{k=1}^{20000} k!",
-        r"\sum_{k=1}^{9} 9^{9^k}",
-        r"\sum_{i=1}^{20000} \sum_{j=1}^{20000} \sin(ij)",
-        r"\prod_{k=1}^{10^9} (k^2+1)",
         r"1+(\frac{1}{9})^{9^{9}}",
         "e^{10000000}",
     ],
@@ -248,8 +228,8 @@ def test_what_takes_for_ever_is_refused(text):
 
 
 def test_comparisons_share_one_limit():
+    long = "+".join(rf"\sqrt{{{number}}}" for number in range(300))
     with limited_steps():
-        assert value_of(r"\sum_{k=1}^{20000} k") == 200010000
-        assert value_of(r"\sum_{k=2}^{20000} k") == 200009999
+        value_of(long)
         with pytest.raises(Refused, match="operations"):
-            value_of(r"\sum_{k=1}^{20000} (k + k^2 + k^3 + k^4 + k^5 + k^6)")
+            assert all(value_of(long) for _ in range(1000))

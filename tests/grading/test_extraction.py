@@ -379,62 +379,25 @@ def test_a_minus_sign_is_no_bullet():
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [
-        ("因此概率为 **3/4**。", "3/4"),
-        ("答：一共需要120元。", "120元"),
-        ("所以线段AB的长为6cm。", "6cm"),
-        ("答：他有7元。", "7元"),
-        ("答：通过电阻的电流是0.5安", "0.5安"),
-        ("所以∠C=40°。", "∠C=40°"),
-        ("So the result is negative fifteen, i.e. **-15**", "-15"),
-        ("The area is πd²/4 = 25π/4 ≈ 19.63. So the exact area is **25π/4**.", "25π/4"),
-        ("Therefore, x equals 7/2.", "7/2"),
-        ("So the total is $1,200.", "$1,200"),
-        ("Mar. 14th, 2015", "Mar. 14th, 2015"),
-        ("(1) 20 m/s\n(2) 40 m", "(1) 20 m/s; (2) 40 m"),
-    ],
+    [("Mar. 14th, 2015", "Mar. 14th, 2015"), ("(1) 20 m/s\n(2) 40 m", "(1) 20 m/s; (2) 40 m")],
 )
-def test_the_last_sentence_may_conclude_a_value(text, answer):
+def test_a_line_or_a_line_for_each_part_is_an_answer(text, answer):
     assert extract_answer(text) == answer
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "x equals 7/2 in the end.",
-        "So x equals 7. But wait, I misread it.",
-        "So x equals 7. Hmm, no: it is 8 by the second equation.",
-        "So far, the total is 7.",
-        "So x is not 7.",
-        "So x is at least 7.",
-        "So there are 3 more than before.",
-        "Thus there are 7 or 8 of them.",
-        "Thus the length is 5 cm longer than before.",
-        "Therefore, if y is 3, x is 7.",
-        "So is it 7?",
-        "So the area is 5 times 3.",
-        "So it has 7 red and 3 blue dots.",
-        "因此可能为3。",
+        "So x equals 7.",
+        "Therefore, x equals 7/2.",
         "因此不是 3。",
-        "所以面积是12的两倍。",
-        "所以小明比小红多12个。",
-        "所以长为7宽为8。",
-        "So x is 7, and y is 8.",
-        "So x is 7 and y is 8.",
-        "So the price is 5 higher.",
-        "所以小明有7个，小红有8个。",
+        "So the area is 5 times 3.",
         "3 red ones are here\nand so are 4 blue ones",
     ],
 )
-def test_what_concludes_no_value_is_no_answer(text):
+def test_what_is_not_declared_is_no_answer(text):
+    """It is one with `prose=True`."""
     assert extract_answer(text) is None
-
-
-@pytest.mark.parametrize(
-    "unit", ["So x is ", "So. ", "So the a is, i.e., ", "。所以为", "Mar. ", "(1) a\n", "因此为1,1,1,"]
-)
-def test_the_time_for_a_conclusion_is_linear(unit):
-    assert_linear(extract_answer, unit, 100_000)
 
 
 @pytest.mark.parametrize("gold", ["AB=CD (答案不唯一)", "AB=CD（答案不唯一，合理即可）", "答案不唯一，如AB=CD"])

@@ -9,7 +9,7 @@ import trl_mmreason
 from trl_mmreason import Grader
 from trl_mmreason.grading import Verdict, equivalent, get_accuracy_reward, grader, grader_or_rules
 
-SUM = r"\boxed{\sum_{k=1}^{4} k}"  # 10
+BINOMIAL = r"\boxed{\binom{5}{2}}"  # 10
 
 
 def test_a_verdict_says_what_was_read_and_why():
@@ -43,10 +43,10 @@ def test_one_usable_gold_is_enough():
 def test_a_batch_is_what_its_items_are_alone():
     items = [
         {"completion": r"\boxed{7}", "gold": "7"},
-        {"completion": SUM, "gold": "10"},
+        {"completion": BINOMIAL, "gold": "10"},
         {"completion": "B", "gold": "4", "choices": {"a": "3", "b": "4", "c": None}},
         {"completion": "0.5 m", "gold": "50", "question": "How long in cm?"},
-        {"completion": SUM, "gold": "11", "id": "row-1"},
+        {"completion": BINOMIAL, "gold": "11", "id": "row-1"},
         {"completion": "8", "gold": ""},
     ]
     verdicts = Grader().grade_batch(iter(items))
@@ -102,10 +102,9 @@ def test_public_names():
 
 
 def test_each_question_gets_its_own_outcome():
-    golds = ["21", "22", "21", "20", "21", "21"]  # of 1 + 2 + … + 6; with spaces no two questions are the same
+    golds = ["21", "22", "21", "20", "21", "21"]  # of 7 over 2; with spaces no two questions are the same
     items = [
-        {"completion": rf"\boxed{{\sum_{{k=1}}^{{6}} {'~' * spaces} k}}", "gold": gold}
-        for spaces, gold in enumerate(golds)
+        {"completion": rf"\boxed{{\binom{{7}}{{2}}{'~' * spaces}}}", "gold": gold} for spaces, gold in enumerate(golds)
     ]
     verdicts = Grader().grade_batch(items)
     assert [verdict.correct for verdict in verdicts] == [gold == "21" for gold in golds]
@@ -136,7 +135,7 @@ def test_a_long_answer_is_shown_by_its_beginning():
 
 
 def test_a_long_question_is_read_from_its_end():
-    assert Grader().grade(SUM, "10", question="长" * 20_000 + "多少厘米？").correct is True
+    assert Grader().grade(BINOMIAL, "10", question="长" * 20_000 + "多少厘米？").correct is True
 
 
 # ------------------------------------------------------------------------------------------------- graders of your own

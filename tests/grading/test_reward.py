@@ -77,8 +77,8 @@ def test_an_unusable_gold_is_reported_once_with_its_row(caplog):
 ANSWERS = [
     [
         ("7", "7"),
-        (r"\sum_{k=1}^{4} k", "10"),
-        (r"\sum_{k=1}^{\infty} \frac{\sin(k^3)}{k \ln(k+1)}", "7"),
+        (r"\binom{5}{3}", "10"),
+        ("9^{9^{9}}", "7"),
         ("8", r"\frac{1}{"),
     ],
     [(r"\binom{5}{2}", "10"), ("9^{9^{9^9}}", "7"), (None, "7"), ("8", "7")],
@@ -112,7 +112,7 @@ def test_grpo_with_two_processes(checkpoints, tmp_path):
     assert results[0]["values"] == [1.0, 1.0, 0.0, None]
     assert results[1]["values"] == [1.0, 0.0, 0.0, 0.0]
     # seven rewards, three of them 1
-    expected = {"refused": 1 / 8, "unusable_gold": 1 / 8, "no_answer": 1 / 8, "unreadable": 0}
+    expected = {"refused": 2 / 8, "unusable_gold": 1 / 8, "no_answer": 1 / 8, "unreadable": 0}
     for result in results[:1]:
         for name, value in expected.items():
             assert result["logged"][f"grading/{name}"] == pytest.approx(value), name

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 
 from . import equations, listings, moments, numeric, regions
 from .expressions import read
-from .notation import Unreadable, bracketed, has_arrows, is_name, normalise, split_top
+from .notation import Unreadable, bracketed, is_name, normalise, split_top
 from .units import (
     NAMELESS,
     PERCENT,
@@ -42,8 +42,7 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
     """Whether `answer` equals `gold`, both as written by people or models; `Refused` if one is too large to compare."""
     if same_words(answer, gold):
         return True
-    arrows = has_arrows(answer) and has_arrows(gold)
-    left, right = normalise(answer, arrows=arrows), normalise(gold, arrows=arrows)
+    left, right = normalise(answer), normalise(gold)
     if not _STATED.match(right):
         left = _STATED.sub("", left, count=1)
     elif not _STATED.match(left):

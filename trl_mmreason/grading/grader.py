@@ -110,7 +110,7 @@ class Grader:
         choices: Any = None,
         question: Any = None,
         tolerance: Any = None,
-        **others: Any,
+        **more: Any,
     ) -> Verdict:
         verdict = self._by_rules(completion, gold, choices, question, more.get("id"))
         allowed = tolerance_of(tolerance or (None if isinstance(self.tolerance, str) else self.tolerance))

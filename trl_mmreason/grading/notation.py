@@ -110,7 +110,7 @@ _WRAPPERS = frozenset(
 )
 # The segment AB, however it is marked; marks over digits stay, as in 0.\overline{3}.
 _MARKED_LETTERS = re.compile(
-    r"\\(?:overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{\s*([A-Za-z]\s*[A-Za-z][A-Za-z\s']*)\}"
+    r"\\(overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{\s*([A-Za-z]\s*[A-Za-z][A-Za-z\s']*)\}"
 )
 # Marks over one letter make another variable of it; an arrow, as bold type, only says that it is a vector.
 _ACCENTS = {
@@ -123,8 +123,6 @@ _ACCENTS = {
 }
 _ARROW = "\u20d7"
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
-# The vector from A to B
-_BETWEEN_POINTS = re.compile(r"\\(?:vec|overrightarrow)\s*\{\s*([A-Z])\s*([A-Z])\s*\}")
 # Another way of writing the same: what has to occur in the text, pattern, replacement
 _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     ("!=", re.compile(r"(?<=\d)!=(?=\s*\d)"), "! ="),  # 4! = 24
@@ -211,13 +209,8 @@ _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fro
 _REMAINDER = re.compile(r"^(-?[\d.]+) (?:R|r|remainder) ([\d./]+)$")
 
 
-def has_arrows(text: str) -> bool:
-    r"""Whether it has vectors between points, `\vec{AB}`."""
-    return _BETWEEN_POINTS.search(text) is not None
-
-
-def normalise(text: str, *, arrows: bool = False) -> str:
-    r"""The canonical form of one answer; with `arrows` `\vec{AB}` is the difference of its ends, not the segment AB."""
+def normalise(text: str) -> str:
+    """The canonical form of one answer; `Refused` if it is too long or nested too deep."""
     if len(text) > MAX_CHARACTERS:
         raise Refused(f"{len(text)} characters long, more than {MAX_CHARACTERS} are not compared")
     text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", _superscript, text).translate(_CHARACTERS)
@@ -231,7 +224,7 @@ def normalise(text: str, *, arrows: bool = False) -> str:
             text = pattern.sub(replacement, text)
     text = text.replace("{,}", ",")
     if "\\" in text:
-        text = _without_commands(text, arrows)
+        text = _without_commands(text)
     check_depth(text)
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
@@ -252,19 +245,22 @@ def normalise(text: str, *, arrows: bool = False) -> str:
     return _MEASURE.sub(lambda match: f"{match[1].lower()} = ", text)
 
 
-def _without_commands(text: str, arrows: bool) -> str:
+def _without_commands(text: str) -> str:
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text))
-    if arrows:
-        text = _BETWEEN_POINTS.sub(rf"(\2{_ARROW}-\1{_ARROW})", text)
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
         text = stacked.sub(_listed, text)
     text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
     text = _ACCENT.sub(
-        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(r" \1 ", text)
+        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(_marked, text)
     )
     return _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
+
+
+def _marked(match: re.Match[str]) -> str:
+    r"""The segment AB; the arrow of `\vec{AB}` stays, as it has a direction."""
+    return f" {match[2]}{_ARROW if match[1] in ('overrightarrow', 'vec') else ''} "
 
 
 def _listed(match: re.Match[str]) -> str:
@@ -374,7 +370,7 @@ def balanced(text: str) -> bool:
 
 
 _NAME = re.compile(
-    r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
+    r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335\u20d7])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
     r"(?:\s*\([A-Za-z0-9, ]{1,20}\))?)"
 )
 

@@ -32,6 +32,7 @@ _FAR = 1000
 _FAR_POINTS = ((3, 5), (4, 5))  # of every other variable, one of them negative
 STRICT = Fraction(1, 10**6)
 LENIENT = Fraction(1, 100)
+_EXACT = 1e30
 _ZERO = 1e-30  # forty digits are not exact
 
 
@@ -247,8 +248,6 @@ class _Evaluator:
         if isinstance(exponent, Fraction) and exponent.denominator % 2 and not _is_complex(base) and base < 0:
             # odd roots of negative numbers are real
             return self.power(-self.root(-base, Fraction(exponent.denominator)), Fraction(exponent.numerator))
-        if isinstance(exponent, Fraction) and exponent.denominator == 2:
-            return self.power(self.root(base, Fraction(2)), Fraction(exponent.numerator))
         return self.real(self.context.power(self.context.convert(base), exponent))
 
     def root(self, base: Any, degree: Any) -> Any:
@@ -257,11 +256,8 @@ class _Evaluator:
         index = int(degree)
         if not _is_complex(base) and base < 0 and index % 2:
             return -self.root(-base, degree)
-        if isinstance(base, Fraction) and base >= 0 and index <= 64:
-            upper, lower = _whole_root(base.numerator, index), _whole_root(base.denominator, index)
-            if upper is not None and lower is not None:
-                return Fraction(upper, lower)
-        return self.real(self.context.root(self.context.convert(base), index))
+        root = self.context.root(self.context.convert(base), index)
+        return Fraction(int(root)) if self.context.isint(root) and abs(root) < _EXACT else self.real(root)
 
     def real(self, value: Any) -> Any:
         """Remove an imaginary part that is due to rounding."""
@@ -283,16 +279,6 @@ def _bounded(value: Any) -> Any:
             if mantissa and exponent + size > _MAX_MAGNITUDE:
                 raise OverflowError("a number of more than three thousand digits")
     return value
-
-
-def _whole_root(number: int, index: int) -> int | None:
-    if index == 2:
-        root = math.isqrt(number)
-    elif number.bit_length() < 50:
-        root = round(number ** (1 / index))
-    else:
-        return None
-    return root if root**index == number else None
 
 
 def _whole(value: Any) -> int:

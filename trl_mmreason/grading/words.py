@@ -28,21 +28,9 @@ NUMBER_WORDS = {
 }
 
 
-_IRREGULAR = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
-_IRREGULAR |= {"twelve": "twelfth"}
-
-
-def _ordinal(word: str) -> str:
-    head, dash, last = word.rpartition("-")
-    return head + dash + _IRREGULAR.get(last, f"{last.removesuffix('y')}ieth" if last.endswith("y") else f"{last}th")
-
-
-_ORDINALS = {
-    _ordinal(word): value + ("th" if value[-2:-1] == "1" else {"1": "st", "2": "nd", "3": "rd"}.get(value[-1], "th"))
-    for word, value in NUMBER_WORDS.items()
-    if word.isascii() and word != "zero"
-}
-_ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True))})\b")
+_NAMED = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+_ORDINALS = dict(zip(_NAMED, ["1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 13))], strict=True))
+_ORDINAL = re.compile(rf"\b(?:{'|'.join(_ORDINALS)})\b")
 # What a word may end in without meaning anything else: increasing, 左边
 _ENDING = re.compile(
     r"\b(?:(increas|decreas)(?:es?|ed|ing)|([a-z]+ward)s|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b"
