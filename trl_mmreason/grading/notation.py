@@ -174,9 +174,6 @@ _LAYOUT = re.compile(
 # Equations under one another are a list.
 _CASES = re.compile(r"\\begin\{(cases|aligned|align|gathered|split)\*?\}(.*?)\\end\{\1\*?\}", re.DOTALL)
 _OUTWARD = re.compile(r"(?:^|(?<=[∪∈\s=]))(?:\]|(\[))([^\[\],;]+[,;][^\[\],;]+)(?:\[|(\]))(?=$|[∪,.\s])")  # ]0, 1[
-_DERIVATIVE = re.compile(
-    r"\\frac\s*\{\s*d(\^\{?2\}?)?\s*y\s*\}\s*\{\s*d\s*x(?(1)\^\{?2\}?)\s*\}|(?<![A-Za-z\\])dy ?/ ?dx(?![A-Za-z])"
-)
 _MEASURE = re.compile(
     r"\b(length|width|height|radius|diameter|perimeter|area|volume|depth|breadth|mean|median)"
     r"(?: is| of|:)? (?=[-¤]?\d)",
@@ -237,8 +234,6 @@ def normalise(text: str) -> str:
         r"\b(?:(negative|minus)|positive|plus)?\s*infinity\b", lambda m: "-∞" if m[1] else "∞", text, flags=re.I
     )
     text = " ".join(text.split())
-    if "dx" in text or "d x" in text:
-        text = _DERIVATIVE.sub(lambda match: "y''" if match[1] else "y'", text)
     if "[" in text or "]" in text:
         text = _OUTWARD.sub(lambda match: f"{match[1] or '('}{match[2]}{match[3] or ')'}", text)
     text = _REMAINDER.sub(r"(\1, \2)", text)

@@ -278,6 +278,9 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     return f"{total.numerator}/{total.denominator}", MeasurementUnit(Fraction(1), parts[0][1].dimensions)
 
 
+_PLURAL = re.compile(r"(?<=ch)es\b|(?<=sh)es\b|(?<=ss)es\b|(?<=x)es\b|(?<!s)s\b")
+
+
 def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     """Parse a count such as `5 red apples`: a number and at most three words."""
     match = re.fullmatch(
@@ -288,14 +291,9 @@ def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     nouns = match[2].lower().replace("-", " ").split()
     if any(noun in _NOT_COUNTED or len(noun) < 3 and not "\u4e00" <= noun[0] <= "\u9fff" for noun in nouns):
         return None
-    return match[1], PLAIN._replace(noun=" ".join(map(_singular, nouns)) if len(match[2]) > 3 else match[2])
-
-
-def _singular(noun: str) -> str:
-    for ending, singular in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("sses", "ss")):
-        if noun.endswith(ending):
-            return noun[: -len(ending)] + singular
-    return noun[:-1] if noun.endswith("s") and not noun.endswith("ss") else noun
+    return match[1], PLAIN._replace(
+        noun=_PLURAL.sub("", re.sub(r"ies\b", "y", " ".join(nouns))) if len(match[2]) > 3 else match[2]
+    )
 
 
 _PERCENT_WORDS = re.compile(r"%|％|percent|per cent|\bpct\b|百分", re.IGNORECASE)
