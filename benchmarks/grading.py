@@ -210,7 +210,8 @@ def grading(*, rounds: int = 3, answers: int = 2000, cap: float = 10.0) -> Resul
 
     A batch is 45 % plain numbers, 25 % letters, 25 % LaTeX, 4 % hard and 1 % hostile answers, each at the end of a
     completion as a model writes it; half are right. Every round draws new answers. Ours grades a batch as a whole, with
-    a cold cache and once more. Each of the others grades a sample of each category, one after the other; the mix follows from the mean seconds of each category and its share.
+    a cold cache and once more. Each of the others grades a sample of each category, one answer after the other; the mix
+    follows from the mean seconds of each category and its share.
     Golds are boxed for the others, which cannot read most of them otherwise.
 
     Args:

@@ -67,8 +67,8 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return True
     if _INTEGERS.search(gold):
         return _same(_without_integers(answer), _without_integers(gold), terms)
-    if _CONSTANT.search(gold):
-        answer, gold = (_CONSTANT.sub("C", text) for text in (answer, gold))
+    if re.search(r"[a-z].*[+] ?C$", gold):
+        answer, gold = (_CONSTANT.sub("+ C", text) for text in (answer, gold))
     if (formula := chemical(gold)) and chemical(answer) == formula:
         return True
     if _in_order(gold) and _CAPITALS.fullmatch(answer):
@@ -109,7 +109,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     return _quantities(answer, gold, terms)
 
 
-_CONSTANT = re.compile(r"(?<=[+] )[cCkK](?:_\{?1\}?)?$|(?<=[+])[cCkK](?:_\{?1\}?)?$")  # of integration
+_CONSTANT = re.compile(r"[+] ?(?:[ckCK]|C_\{?1\}?)$")  # of integration
 _INTEGERS = re.compile(
     r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
 )
@@ -141,7 +141,9 @@ _ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
 _SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
 _CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
 # 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
-_DECIMAL_COMMA = re.compile(r"(?<![\d.,])((?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
+_DECIMAL_COMMA = re.compile(
+    r"(?:^|(?<==)|(?<== ))(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)"
+)
 
 
 def _with_point(match: re.Match[str]) -> str:

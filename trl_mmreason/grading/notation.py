@@ -42,17 +42,8 @@ _GREEK = {
 _CHARACTERS = str.maketrans(
     {
         **_FRACTIONS,
-        **dict.fromkeys("−–—‒", "-"),
-        **dict.fromkeys("×·⋅∙∗✕", "*"),
-        **dict.fromkeys("÷⁄∕", "/"),
-        **dict.fromkeys("“”„〝〞", '"'),
-        **dict.fromkeys("‘’‛′`", "'"),
-        **dict.fromkeys("、﹐", ", "),
-        **dict.fromkeys("≤⩽≦", "<="),
-        **dict.fromkeys("≥⩾≧", ">="),
-        **dict.fromkeys("ħℏ", "h\u0335"),
-        **dict.fromkeys("˚º", "°"),
-        **dict(zip("≌〃∼⋃【】〈〉", "≅∥≈∪[]⟨⟩", strict=True)),
+        **dict(zip("−–—‒×·⋅∙∗✕÷⁄∕“”„〝〞‘’‛′`˚º≌〃∼⋃【】〈〉", "----******///\"\"\"\"\"'''''°°≅∥≈∪[]⟨⟩", strict=True)),
+        **dict(zip("、﹐≤⩽≦≥⩾≧ħℏ", [", ", ", ", *["<="] * 3, *[">="] * 3, "h\u0335", "h\u0335"], strict=True)),
         **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)},
         **{chr(ord("①") + number): f" ({number + 1}) " for number in range(9)},
         "‰": " /1000 ",
@@ -75,27 +66,17 @@ _COMMANDS = {
         "left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle textstyle limits nolimits".split(), ""
     ),
     **dict.fromkeys("quad qquad space enspace thinspace hspace newline checkmark blacksquare".split(), " "),
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], "\\frac"),
-    **dict.fromkeys(["cdot", "times", "ast", "bullet"], "*"),
-    **dict.fromkeys(["le", "leq", "leqslant", "leqq"], "<="),
-    **dict.fromkeys(["ge", "geq", "geqslant", "geqq"], ">="),
-    **dict.fromkeys(["ne", "neq"], "!="),
-    **dict.fromkeys(["approx", "simeq", "thickapprox"], "≈"),
-    **dict.fromkeys(["emptyset", "varnothing"], "∅"),
-    **dict.fromkeys(["cup", "bigcup"], "∪"),
-    **dict.fromkeys(["vert", "lvert", "rvert", "mid"], "|"),
-    **dict.fromkeys(["degree", "circ"], "°"),
-    **dict.fromkeys(["ldots", "dots", "cdots"], "..."),
     **dict(
-        pair.split("=")
-        for pair in "div=/ lt=< gt=> pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
-        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ cap=∩ lbrace=\\{ rbrace=\\} backslash=\\ "
-        "setminus=\\setminus".split()
+        pair.split("=", 1)
+        for pair in "dfrac=\\frac tfrac=\\frac cfrac=\\frac setminus=\\setminus cdot=* times=* ast=* bullet=* div=/ "
+        "lt=< gt=> le=<= leq=<= leqslant=<= leqq=<= ge=>= geq=>= geqslant=>= geqq=>= ne=!= neq=!= approx=≈ simeq=≈ "
+        "thickapprox=≈ emptyset=∅ varnothing=∅ cup=∪ bigcup=∪ cap=∩ vert=| lvert=| rvert=| mid=| degree=° circ=° "
+        "ldots=... dots=... cdots=... pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
+        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ lbrace=\\{ rbrace=\\} backslash=\\ imath=i "
+        "jmath=j".split()
     ),
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],
-    "imath": "i",
-    "jmath": "j",
     "hbar": " h\u0335 ",
     "ell": " l ",
     "angle": " angle ",

@@ -79,7 +79,8 @@ def _speaks_of_order(text: str) -> bool:
 def _places(intervals: list[Interval], same: Same) -> dict[str, int]:
     """An odd number for each end, in order; even ones lie between."""
     ends = sorted({end for one in intervals for end in (one.low, one.high)}, key=_bound)
-    places, last = {}, ""
+    places: dict[str, int] = {}
+    last = ""
     for end in ends:
         new = not last or not (_bound(end) == _bound(last) or same(end, last))
         places[end], last = (max(places.values(), default=-1) + 2 if new else places[last]), end

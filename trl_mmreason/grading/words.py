@@ -76,7 +76,7 @@ _SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)
 
 # What an adjective may stand without
 _HEAD = re.compile(
-    r"(?:the )?(?!no )([a-z]+(?:[ -](?:right|angled))?)"
+    r"(?:the )?(?!any |each |this |that |every )([a-z]{3,}(?:[ -](?:right|angled))?)"
     r" (?:line|bar|curve|slice|one|triangle|angle|function|number|correlation)"
     r"|(\w+)(?:三角形|函数)",
     re.I,
