@@ -75,17 +75,21 @@ def numerically_equal(
     if not left.symbols and not right.symbols:
         value, target = _value(left), _value(right)
         whole = isinstance(target, Fraction) and target.denominator == 1 and not right.decimal
-        value, target = value * answer_unit[0] + answer_unit[1], target * gold_unit[0] + gold_unit[1]
+        value, target = _scaled(value, answer_unit), _scaled(target, gold_unit)
         return _close(value, target, LENIENT if lenient and not whole else STRICT)
     if left.symbols != right.symbols and left.symbols and right.symbols and left.symbols.isdisjoint(right.symbols):
         return False
     exact = not (left.decimal or right.decimal)
     for value, target in _values(left, right):
-        value, target = value * answer_unit[0] + answer_unit[1], target * gold_unit[0] + gold_unit[1]
+        value, target = _scaled(value, answer_unit), _scaled(target, gold_unit)
         rational = isinstance(value, Fraction) and isinstance(target, Fraction)
         if not (value == target if exact and rational else _close(value, target, STRICT)):
             return False
     return True
+
+
+def _scaled(value: Any, unit: tuple[Fraction, Fraction]) -> Any:
+    return value if unit == (1, 0) else value * unit[0] + unit[1]
 
 
 def numeric_ratio(answer: str, gold: str) -> Any:
