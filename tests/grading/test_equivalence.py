@@ -767,6 +767,12 @@ def test_percent_within_a_tolerance_where_the_question_asks_for_it():
     assert Grader(tolerance=0.05).grade(r"\boxed{44\%}", "45", question="What percentage chose blue?").correct
 
 
+def test_a_share_is_a_percentage_where_the_question_asks_for_one():
+    grader, question = Grader(), "What percentage is it?"
+    assert grader.grade(r"\boxed{25\%}", "0.25", question=question).correct
+    assert not grader.grade(r"\boxed{2500\%}", "25", question=question).correct
+
+
 def test_a_letter_in_terms_of_which_is_asked_is_no_unit():
     question = "Express the perimeter in terms of its side s."
     assert not Grader().grade(r"\boxed{4}", "4s", question=question).correct
@@ -879,6 +885,17 @@ WRITTEN_OTHERWISE = [
     ("(3 − 4a) cm", "4a-3", False),
     ("(h+R)mg", "h+R", False),
     ("(h+R) mg", "mg(h+R)", True),
+    ("x = 3,5", "3.5", True),
+    ("(1,5)", "1.5", False),
+    ("the blue line", "blue", True),
+    ("no one", "no", False),
+    ("A line", "A", False),
+    ("mx + k", "mx + c", False),
+    ("ln x + c", "ln x + C", True),
+    ("x > a or x < b", "x > a, x < b", False),
+    ("x < 1/3 or x > 1/3", r"x \ne 1/3", True),
+    ("[0, 1) ∪ [1, 2]", "0 <= x <= 2", True),
+    ("[0, 1) ∪ (1, 2]", "0 <= x <= 2", False),
 ]
 
 
