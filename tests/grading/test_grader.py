@@ -123,6 +123,11 @@ def test_what_is_no_item(item, named):
         Grader().grade_batch([item])
 
 
+def test_an_unknown_field_of_an_item_is_an_error():
+    with pytest.raises(TypeError, match="choises"):
+        Grader().grade_batch([{"completion": "7", "gold": "7", "choises": None}])
+
+
 def test_golds_of_numpy():
     assert Grader().grade("7", np.int64(7)).correct is True
     assert Grader().grade("7", np.array(["8", "7"])).correct is True

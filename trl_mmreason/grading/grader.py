@@ -109,10 +109,11 @@ class Grader:
         gold: Any,
         choices: Any = None,
         question: Any = None,
+        hint: Any = None,
         tolerance: Any = None,
-        **more: Any,
+        id: Any = None,
     ) -> Verdict:
-        verdict = self._by_rules(completion, gold, choices, question, more.get("id"))
+        verdict = self._by_rules(completion, gold, choices, question, id)
         allowed = tolerance_of(tolerance or (None if isinstance(self.tolerance, str) else self.tolerance))
         if not allowed or choices:
             return verdict
