@@ -386,18 +386,78 @@ def test_a_line_or_a_line_for_each_part_is_an_answer(text, answer):
 
 
 @pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("因此概率为 **3/4**。", "3/4"),
+        ("答：一共需要120元。", "120元"),
+        ("周长为 $2\\times(8+5)=26$ 厘米，答：周长是26厘米。", "26厘米"),
+        ("(60-50)/50=0.2。所以增长率是 20%。", "20%"),
+        ("所以线段AB的长为6cm。", "6cm"),
+        ("所以∠C=40°。", "∠C=40°"),
+        ("So the result is negative fifteen, i.e. **-15**", "-15"),
+        ("The area is πd²/4 = 25π/4 ≈ 19.63. So the exact area is **25π/4**.", "25π/4"),
+        ("Therefore, x equals 7/2.", "7/2"),
+        ("So the total is $1,200.", "$1,200"),
+        ("There are four divisions of 0.5 m each. Hence λ = 2 m.", "λ = 2 m"),
+        (r"It must be negative. So the charge is $-8\times10^{-9}$ C.", r"-8\times10^{-9} C"),
+        ("The mark is between 20 and 30, so the reading is 25℃.", "25℃"),
+        ("The base is not 3; therefore, x = 7.", "x = 7"),
+    ],
+)
+def test_the_last_sentence_or_clause_may_conclude_a_value(text, answer):
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
     "text",
     [
-        "So x equals 7.",
-        "Therefore, x equals 7/2.",
-        "因此不是 3。",
+        "x equals 7/2 in the end.",
+        "So x equals 7. But wait, I misread it.",
+        "So x equals 7. Hmm, no: it is 8 by the second equation.",
+        "So far, the total is 7.",
+        "So x is not 7.",
+        "So x is at least 7.",
+        "So there are 3 more than before.",
+        "Thus there are 7 or 8 of them.",
+        "Thus the length is 5 cm longer than before.",
+        "Therefore, if y is 3, x is 7.",
+        "If the mark were 20, so the reading is 25.",
+        "Suppose that y is 2.5, so x is 7.",
+        "The scale is in ml, so could it be 7?",
+        "The mark is at 20, so the reading is not 25.",
+        "The mark is at 20, so the reading is 25, or 26.",
+        "It was drawn so that x is 7.",
+        "So is it 7?",
         "So the area is 5 times 3.",
+        "So it has 7 red and 3 blue dots.",
+        "因此不是 3。",
+        "因此可能为3。",
+        "所以面积是12的两倍。",
+        "所以小明比小红多12个。",
+        "所以长为7宽为8。",
+        "如果 x 是 2，所以 y 是 3。",
+        "I counted them, so I think it is 7.",
+        "So we know that x + y is 7.",
+        "So half of it is 7.",
+        "So the mistake in step 3 is 7.",
+        "So 3 is 7.",
+        "So x is 7, and y is 8.",
+        "So x is 7 and y is 8.",
+        "So the price is 5 higher.",
+        "所以小明有7个，小红有8个。",
         "3 red ones are here\nand so are 4 blue ones",
     ],
 )
-def test_what_is_not_declared_is_no_answer(text):
-    """It is one with `prose=True`."""
+def test_what_concludes_no_value_is_no_answer(text):
     assert extract_answer(text) is None
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["So x is ", "So. ", "So the a is, i.e., ", "。所以为", "Mar. ", "(1) a\n", "因此为1,1,1,", ", so if ", "if "],
+)
+def test_the_time_for_a_conclusion_is_linear(unit):
+    assert_linear(extract_answer, unit, 100_000)
 
 
 @pytest.mark.parametrize("gold", ["AB=CD (答案不唯一)", "AB=CD（答案不唯一，合理即可）", "答案不唯一，如AB=CD"])

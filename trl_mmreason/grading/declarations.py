@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .equivalence import unit_of_number
+
 _LONGEST_BARE = 100
 
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
@@ -101,6 +103,23 @@ _REASON = re.compile(
     re.I,
 )
 _PART = re.compile(r"\((?:[1-9]|[a-h]|i{1,3})\)\s?\S")
+# The last sentence, or its last clause, that concludes a value
+_CONCLUSION = re.compile(
+    r"(?:\A|[.!?]\s{1,3}|[\n。！？]|[,，;；]\s{0,3})[\s*]{0,4}(?:(?i:so(?!\s(?:far|much|many|long|that)\b)|therefore|thus|hence),?\s"
+    r"|因此|所以|答[:：])[,，]?\s?(?:[^.!?。！？\n=,，;；\d+*/]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|有)"
+    r"(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?|(?=\$?[∠\\\w ]{1,12}=))\s?"
+    r"(?P<value>(?:[^\W\d_]{1,4}\s?=|[∠\d$*√π(+−¥￥\\-])(?:[^!?。！？\n,，;；]|(?<=\d),(?=\d{3})){0,60}?)\s?[.。]?\Z"
+)
+_LONGEST_CONCLUSION = 160
+_SUPPOSED = re.compile(
+    r"(?:\b(?:if|unless|suppose|assum\w+|let|were|would|might|could|perhaps|maybe)\b|若|如果|假设|可能)(?:[^.!?。！？\n]|\.\d)*[.。]?\Z",
+    re.I,
+)
+_NO_CONCLUSION = re.compile(
+    r"\b(?:not|never|whether|may|cannot|or|either|than|least|most|about|between|almost|guess|think|wrong|mistake|estimate|but|twice|half)\b|n't|不|至少|至多|或"
+    r"|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\b"
+    r"|\d\s(?:(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er|down|up|ago|ahead|too|short)\b"
+)
 _LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
 _LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
 
@@ -154,6 +173,17 @@ def bare_answer(text: str) -> str | None:
     if answer.endswith((":", "：")) or not _is_bare(answer):
         return None
     return answer or None
+
+
+def concluded_answer(text: str) -> str | None:
+    """The value that the last sentence concludes: `So it is **25π/4**.`, `…, so x = 4`, `答：一共需要120元。`."""
+    text = text.rstrip()
+    start = max(len(text) - _LONGEST_CONCLUSION, 0)
+    match = _CONCLUSION.search(text, start)
+    if not match or _NO_CONCLUSION.search(text, match.start()) or _SUPPOSED.search(text, start):
+        return None
+    value = re.sub(r"^(?:\$([^$]+)\$|\*\*([^*]+)\*\*)", r"\1\2", without_dressing(match["value"]))
+    return value if unit_of_number(value) else None
 
 
 def declares_nothing(text: str) -> bool:

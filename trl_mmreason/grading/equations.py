@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import NamedTuple
@@ -127,6 +128,23 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
         return False
     quotients = [f"({one[0]})/({one[1]})" if len(one) == 2 else one[0] for one in (left, right)]
     return same(*quotients)
+
+
+_POINTS = r"((?:[A-Z]'*)+|[a-zα-ω])"
+_RELATION = re.compile(rf"(triangle |angle )?{_POINTS} ?(⊥|∥|≅|≈|\\sim) ?(?:triangle |angle )?{_POINTS}")
+
+
+def compare_relations(answer: str, gold: str) -> bool | None:
+    """Compare `AC ⊥ BD` and `BD ⊥ CA`; figures that are congruent or similar keep which corner belongs to which."""
+    relations = []
+    for match in map(_RELATION.fullmatch, (answer, gold)):
+        if match is None:
+            return None
+        corners = [re.findall(r"[^\W\d_]'*", side) for side in match.group(2, 4)]
+        left, right = corners if match[1] or len(corners[0]) > 2 else map(sorted, corners)
+        pairs = {frozenset(itertools.zip_longest(*both)) for both in ((left, right), (right, left))}
+        relations.append((match[3].replace("\\sim", "≈"), pairs))
+    return relations[0] == relations[1]
 
 
 _NUMBER = r"[¤€£¥]?\s*\d[\d,]*(?:\.\d+)?\s*%?"

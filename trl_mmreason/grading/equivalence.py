@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 
 from . import equations, listings, moments, numeric, regions
 from .expressions import read
-from .notation import Unreadable, bracketed, is_name, normalise, split_top
+from .notation import Refused, Unreadable, bracketed, is_name, normalise, split_top
 from .units import (
     NAMELESS,
     PERCENT,
@@ -93,10 +93,12 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         # lazily: the first that knows what kind of answer this is decides
         lambda: listings.compare_circled(answer, gold),
         lambda: listings.compare_parts(answer, gold, same),
+        lambda: equations.compare_relations(answer, gold),
         lambda: _rounded(answer, gold, terms),
         lambda: moments.compare_moments(answer, gold),
         lambda: equations.compare_directed(answer, gold, same),
         lambda: regions.compare_regions(answer, gold, same, ratio),
+        lambda: listings.compare_vectors(answer, gold, same),
         lambda: listings.compare_matrices(answer, gold, same),
         lambda: listings.compare_matrix_products(answer, gold),
         lambda: listings.compare_listings(answer, gold, same),
@@ -295,7 +297,6 @@ _PARTS = dict(
     zip("half halves quarter third fourth fifth sixth eighth tenth".split(), (2, 2, 4, 3, 4, 5, 6, 8, 10), strict=True)
 )
 _PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
-_MAGNITUDE = re.compile(r"an?\s(?=(?:dozen|hundred|thousand|million|billion)\b)", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
 _NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
@@ -322,6 +323,15 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
     text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)
+
+
+def unit_of_number(text: str) -> MeasurementUnit | None:
+    """The unit of a number or of an equation that states one; `None` for anything else."""
+    with suppress(Unreadable, Refused):
+        number, unit = quantity(normalise(text).rpartition("=")[2].strip())
+        numeric.value_of(number)
+        return unit
+    return None
 
 
 def _multiplied(match: re.Match[str]) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from .declarations import (
     TAKES_BACK,
     bare_answer,
+    concluded_answer,
     declared_answer,
     declares_nothing,
     opening_choice,
@@ -69,7 +70,8 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
 
     Returns:
         What the last box or answer tag holds (neighbouring boxes joined by ", "), else the last explicit declaration,
-        else the whole text if that is itself a bare short answer. Never another number out of the prose.
+        else what the last sentence concludes ("So x is 4."), else the whole text if that is itself a bare short
+        answer. Never another number out of the prose.
 
     Examples:
         >>> extract_answer(r"<think>Perhaps 4.</think> So it is \\boxed{7}.")
@@ -89,7 +91,7 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
     if boxes.filled:
         return _last_answer(spoken, boxes.filled, parts=parts)
     answer = declared_answer(spoken) or (
-        None if boxes.some_are_empty else bare_answer(spoken) or opening_choice(spoken)
+        None if boxes.some_are_empty else concluded_answer(spoken) or bare_answer(spoken) or opening_choice(spoken)
     )
     # What is left of a box or tag here never closed: the answer was cut off.
     return None if answer is None or _OPENER.search(answer) else answer

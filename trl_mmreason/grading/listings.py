@@ -197,6 +197,26 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     return all(map(same, sum(left, []), sum(right, [])))
 
 
+_COMPONENT = re.compile(r"([+-]?)([^-+,=ijk]*)([ijk])(\u0302?)")
+
+
+def compare_vectors(answer: str, gold: str, same: Same) -> bool | None:
+    """Compare `3i + 4j` with `⟨3, 4⟩`, and with `3î + 4ĵ`, by component; `None` without a sum of unit vectors."""
+    sums = [_components(text) for text in (answer, gold)]
+    left, right = (found or sum(_rows(text) or [], []) for found, text in zip(sums, (answer, gold), strict=True))
+    if not any(sums) or all(sums) and "\u0302" not in answer + gold or not {len(left), len(right)} <= {2, 3}:
+        return None
+    return all(map(same, [*left, "0"][:3], [*right, "0"][:3]))
+
+
+def _components(text: str) -> list[str]:
+    plain = re.sub(r"[\s*]", "", text)
+    terms = _COMPONENT.findall(plain)
+    sizes = {letter: f"{sign}{size or 1}" for sign, size, letter, _ in terms}
+    is_sum = "".join(map("".join, terms)) == plain and len(sizes) == len(terms) > ("\u0302" not in plain)
+    return [sizes.get(letter, "0") for letter in "ijk"] if is_sum else []
+
+
 _PRODUCT = re.compile(r"[A-Z\d^{}()_-]+")
 
 

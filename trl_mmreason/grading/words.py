@@ -31,6 +31,7 @@ NUMBER_WORDS = {
 _NAMED = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 _ORDINALS = dict(zip(_NAMED, ["1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 13))], strict=True))
 _ORDINAL = re.compile(rf"\b(?:{'|'.join(_ORDINALS)})\b")
+_COUNTRY = re.compile(r"\b(?:united (?:states(?: of america)?|(kingdom))|usa)\b")
 # What a word may end in without meaning anything else: increasing, 左边
 _ENDING = re.compile(
     r"\b(?:(increas|decreas)(?:es?|ed|ing)|([a-z]+ward)s|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b"
@@ -52,6 +53,7 @@ def _undotted(text: str) -> str:
 def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
     plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
+    plain = _COUNTRY.sub(lambda match: "uk" if match[1] else "us", plain)
     return tuple(_WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", "")))
 
 
