@@ -1,5 +1,7 @@
 """Rules 1 to 3 of grading: where in a completion its answer stands."""
 
+import time
+
 import pytest
 from support import assert_linear
 
@@ -87,6 +89,9 @@ DECLARATIONS = [
     ("The option is D.", "D"),
     ("One might think the answer is B, but the correct answer is D.", "D"),
     (r"\boxed{42} is incorrect. The correct answer is 43.", "43"),
+    (r"It may be \boxed{60}, but this is incorrect since a pyramid needs a third. The answer is 20.", "20"),
+    (r"It is \boxed{60}, which is not the 20 that we saw before.", "60"),
+    ("A: true. B: false. Hence the correct letters are A and C.", "A and C"),
     ("The option that best matches is D.", "D"),
     ("So the answer is 4.", "4"),
     ("The answer is 4.5.", "4.5"),
@@ -350,6 +355,8 @@ def test_a_hundred_thousand_nested_boxes():
         "\\boxed{24}\n\nWait, actually it should be 25.",
         "$\\boxed{24}$\n\nWait, that is wrong. It is 25.",
         "\\boxed{24}. No, that is incorrect.",
+        "One might think it is \\boxed{24}, but this is incorrect since a pyramid needs a third.",
+        "\\boxed{24}, which is wrong",
         "The answer is 24. Wait, actually it should be 25.",
         "The answer is 24. Hmm, that is wrong. It is 25.",
     ],
@@ -458,6 +465,13 @@ def test_what_concludes_no_value_is_no_answer(text):
 )
 def test_the_time_for_a_conclusion_is_linear(unit):
     assert_linear(extract_answer, unit, 100_000)
+
+
+@pytest.mark.parametrize("unit", ["The answer is ", "答案是", "#### ", "If the answer is ", "Answer: "])
+def test_a_hundred_thousand_declarations_take_less_than_a_second(unit):
+    start = time.process_time()
+    assert extract_answer(unit * 100_000) is None
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("gold", ["AB=CD (答案不唯一)", "AB=CD（答案不唯一，合理即可）", "答案不唯一，如AB=CD"])

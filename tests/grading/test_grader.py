@@ -35,6 +35,13 @@ def test_an_unusable_gold_gives_no_verdict_whatever_the_answer(gold):
         assert Grader().grade(completion, gold).correct is None
 
 
+def test_a_box_for_each_part_of_the_gold():
+    text = r"(a) The mean is \boxed{12}. (b) The range is \boxed{7}."
+    assert Grader().grade(text, "(a) 12 (b) 7").correct
+    assert not Grader().grade(text, "(a) 7 (b) 12").correct
+    assert not Grader().grade(text, "12").correct
+
+
 def test_one_usable_gold_is_enough():
     assert Grader().grade(r"\boxed{7}", ["", "7"]).correct is True
     assert Grader().grade(r"\boxed{6}", ["", "7"]).correct is False

@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping
 
-from .listings import Same
+from .listings import Same, entries
 from .notation import Refused, normalise
 from .words import same_words
 
@@ -53,8 +53,11 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
         known = choices[label]
         agrees = not rest or _REASON.match(rest) or (same(rest, known) if known else not _HEDGED.search(rest))
         return frozenset(label) if agrees else frozenset()
-    matching = frozenset(label for label, text in choices.items() if text and same(answer, text))
-    return matching if len(matching) == 1 else None
+    texts = [answer, *entries(text, bare=True)]  # or several of them
+    whole, *parts = ({label for label, known in choices.items() if known and same(one, known)} for one in texts)
+    matched = [whole] if whole else parts
+    labels = frozenset[str]().union(*matched)
+    return labels if labels and all(matched) and len(labels) == len(matched) == sum(map(len, matched)) else None
 
 
 def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:

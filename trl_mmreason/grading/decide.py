@@ -54,6 +54,9 @@ _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _BRACE = re.compile("[{}]")
 _LONGEST_ANSWER = 60
 _SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
+_THREE = re.compile(
+    r"(?!(?i:yes|no|true|false)\b|[是否对错不])(?:(?:.*?[a-z]{2}[.!?]\s+(?=[A-Z])){2}|(?:[^。]{4,}。){3})", re.S
+)
 _DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
 
 
@@ -84,7 +87,8 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
         return str(error)
     except Unreadable:
         pass  # words, lists, equations and whatever else has no single value
-    if len(text) > _LONGEST_ANSWER and _SENTENCES.search(text) and any(map(str.isdigit, text)):
+    with_digits = any(map(str.isdigit, text))
+    if (len(text) > _LONGEST_ANSWER and _SENTENCES.search(text)) if with_digits else _THREE.match(text):
         return "it is a text of several sentences that declare no answer"
     if choices and all(choices.values()) and not _is_a_choice(text, tuple(choices.items())):
         return f"it is none of the choices {', '.join(choices)}"
@@ -93,4 +97,5 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
 
 @lru_cache(maxsize=4096)
 def _is_a_choice(gold: str, choices: tuple[tuple[str, str], ...]) -> bool:
-    return names_a_choice(gold, dict(choices), same_answer)
+    several = _OR.search(gold) and len(chosen(gold, dict(choices), same_answer) or ()) > 1
+    return not several and names_a_choice(gold, dict(choices), same_answer)

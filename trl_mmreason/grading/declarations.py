@@ -7,12 +7,13 @@ import re
 from .equivalence import unit_of_number
 
 _LONGEST_BARE = 100
+_MOST_DECLARATIONS = 500  # from the end of a text; each costs up to 0.1 ms
 
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
 _WORDING = r"(?:final|correct|right|best)\s{1,3}"
 _NAME = (
     rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)(?<!wrong\s)(?<!incorrect\s)(?<!wrong\sfinal\s)(?<!incorrect\sfinal\s)(?:answers?|ans)"
-    rf"(?:\s{{1,3}}(?:choice|option))?|{_WORDING}(?:options?|choices?|letter))\b"
+    rf"(?:\s{{1,3}}(?:choice|option))?|{_WORDING}(?:options?|choices?|letters?))\b"
 )
 _ADVERB = (
     r"\s{1,3}(?:therefore|thus|hence|simply|indeed|clearly|also|actually|obviously|definitely|then|now|still"
@@ -143,7 +144,7 @@ def declared_answer(text: str) -> str | None:
     """The answer in the last declaration, up to the end of its sentence, without reasons; `None` without any."""
     end = len(text)
     marks = [*_DECLARATION.finditer(text), *_CHOSEN.finditer(text)]
-    for mark in sorted(marks, key=lambda mark: mark.end(), reverse=True):
+    for mark in sorted(marks, key=lambda mark: mark.end(), reverse=True)[:_MOST_DECLARATIONS]:
         region, text_follows = text[mark.end() : max(end, mark.end())], end < len(text)
         end = mark.start()  # no declaration reaches into the next one, so the regions are disjoint
         if _DENIED.search(text, max(end - _LONGEST_BARE, 0), mark.start()) or _WITHDRAWN.match(text, mark.end()):

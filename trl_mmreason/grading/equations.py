@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from .expressions import read
 from .listings import Ratio, Same
 from .notation import Unreadable, is_name, split_top
-from .numeric import value_of
+from .numeric import same_when_cleared, value_of
 from .units import PLAIN, split_unit, without_units
 from .words import is_prose
 
@@ -69,7 +70,9 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
         return None
     if left and right and not _same_name(left.name, right.name):
         if (one := left.difference()) and (other := right.difference()):
-            return ratio(one, other) is not None
+            with suppress(Unreadable):
+                return ratio(one, other) is not None or same_when_cleared(one, other)
+            return False
         if left.name and right.name:
             return False
     if right and right.difference() and not is_name(right.name):
@@ -143,7 +146,7 @@ def compare_relations(answer: str, gold: str) -> bool | None:
         corners = [re.findall(r"[^\W\d_]'*", side) for side in match.group(2, 4)]
         left, right = corners if match[1] or len(corners[0]) > 2 else map(sorted, corners)
         pairs = {frozenset(itertools.zip_longest(*both)) for both in ((left, right), (right, left))}
-        relations.append((match[3].replace("\\sim", "≈"), pairs))
+        relations.append((match[1], match[3].replace("\\sim", "≈"), pairs))
     return relations[0] == relations[1]
 
 

@@ -73,6 +73,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return True
     if _in_order(gold) and _CAPITALS.fullmatch(answer):
         return False
+    answer = answer if " of " in gold else _OF_THE.sub("", answer)
     comma = None if "," in gold else _DECIMAL_COMMA.search(answer)
     if comma and _same(_with_point(comma), gold, terms):
         return True
@@ -111,6 +112,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     return _quantities(answer, gold, terms)
 
 
+_OF_THE = re.compile(r"(?:(?<=\d%)|(?<=\d\})|(?<=/\d)|(?<=/\d\d))\s+of (?:the|its|all)(?: [a-z]+){1,3}$")
 _CONSTANT = re.compile(r"[+] ?(?:[ckCK]|C_\{?1\}?)$")  # of integration
 _INTEGERS = re.compile(
     r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
@@ -161,7 +163,10 @@ def chemical(text: str) -> str | None:
     plain = re.sub(r"^([A-Z][a-z]?)(\d[+-])$", r"\1^\2", plain).replace("=", "->")
     if re.fullmatch(r"(?=.+[A-Z])[A-Z][\w()]*\^\d*[+-]", plain):  # NH4+
         plain = plain.replace("^", "")
-    return plain if _CHEMICAL.fullmatch(plain) and not plain.isdigit() and re.search(r"[A-Z]", plain) else None
+    if not _CHEMICAL.fullmatch(plain) or plain.isdigit() or not re.search(r"[A-Z]", plain):
+        return None
+    sides = [sorted(re.split(r"\+(?=[\dA-Z(^])", side)) for side in plain.split("->")]  # in any order
+    return plain if len(sides) < 2 else "->".join(map("+".join, sides))
 
 
 # ------------------------------------------------------------------------------------------------------------ dressing
@@ -339,14 +344,11 @@ def _multiplied(match: re.Match[str]) -> str:
     return format(Decimal(match[1].replace(",", "")) * math.prod(_MAGNITUDES[name] for name in scales), "f")
 
 
-_SHARE = re.compile(r"0?\.\d+")
-
-
 def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: MeasurementUnit, terms: Terms) -> bool:
     if (unit if gold_unit == PERCENT else gold_unit) not in (PERCENT, PLAIN):
         return False
-    as_written = unit != gold_unit and terms.percent and _values(value, target, terms)
-    if gold_unit == PLAIN and terms.percent and not _SHARE.fullmatch(target):  # 25% of a question is not 0.25%
+    as_written = unit != gold_unit and terms.percent and "%" not in value + target and _values(value, target, terms)
+    if gold_unit == PLAIN and terms.percent and not re.fullmatch(r"0?\.\d+", target):  # 25% of a question is not 0.25%
         return as_written
     return as_written or _values(value, target, terms, unit, gold_unit)
 

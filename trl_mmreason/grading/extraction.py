@@ -48,7 +48,11 @@ _NAMED_SEPARATORS = re.compile(rf"{_SEPARATORS.pattern}(?:[A-Za-z]\s{{0,3}}=[\s$
 _NOTE = re.compile(r"\s?[(（]\s?答案不唯一[^()（）]{0,40}[)）]\s?\Z|\A答案不唯一[,，]\s?(?:例?如)[:：]?")  # of a gold
 # A box that its own sentence takes back
 _NOT_THIS = re.compile(r"(?:\b(?:is|are|be)\s+not|\bisn't|\bcannot\s+be|不是|不可能是)[\s$*(\\:]*\Z", re.I)
-_IS_WRONG = re.compile(r"[\s$*)\\]*(?:\b(?:is|was)\s+(?:not\b|wrong|incorrect|false)|是错|不对)", re.I)
+_IS_WRONG = re.compile(
+    r"[\s$*)\\]*(?:\b(?:is|was)\s+(?:not\b|wrong|incorrect|false)|是错|不对"
+    r"|[,;]?\s*\b(?:but|which|though)\s(?:(?:that|this|it)\s)?(?:is|was)\s+(?:wrong|incorrect|false|not\s(?:right|correct)))",
+    re.I,
+)
 
 
 class _Span(NamedTuple):

@@ -142,7 +142,7 @@ class Grader:
         if not golds:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
-        parts = any("," in one or ";" in one for one in golds)
+        parts = any(re.search(r"[,;]|\([b2]\)", one) for one in golds)
         extracted = prose_answer(completion) if self.prose else extract_answer(completion, parts=parts)
         if extracted is None:
             spoken = without_dressing(without_thinking(completion) or "")

@@ -108,6 +108,7 @@ MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
 _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     ("!=", re.compile(r"(?<=\d)!=(?=\s*\d)"), "! ="),  # 4! = 24
     ("\\", re.compile(r"\\(?:mathrm|mathbb|rm)\s+([A-Za-z])(?![A-Za-z])"), r" \1 "),
+    ("{", re.compile(r"(?<=\d)\\(?:text|mathrm)\s*\{\s*[eE]\s*\}\s*(?=[-+]?\d)"), "e"),  # 5.0\text{E}14
     ("prime", re.compile(r"\^\s*(?:\{\s*(?:\\prime\s*)+\}|\\prime\b)"), lambda match: "'" * match[0].count("prime")),
     ("0x", re.compile(r"(?<![\w.])0x([\dA-Fa-f]+)(?!\w)"), lambda match: f"{match[1].upper()}_{{16}}"),
     ("度", re.compile(r"(?<=\d)\s?度\s?(\d+)\s?分(?!钟)"), r"°\1'"),
@@ -200,13 +201,13 @@ def normalise(text: str) -> str:
     for needed, pattern, replacement in _REWRITTEN:
         if needed in text:
             text = pattern.sub(replacement, text)
-    text = text.replace("{,}", ",")
+    text = re.sub(r"\{([,:])\}", r"\1", text)
     if "\\" in text:
         text = _without_commands(text)
     check_depth(text)
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
-    text = re.sub(r"\^ ?(?:\{ ?° ?\}|°)", "°", text)
+    text = re.sub(r"(?:\{ ?\} ?)?\^ ?(?:\{ ?° ?\}|°)", "°", text)
     text = _TIMES.sub("*", re.sub(r"==+", "=", text))
     text = _POWER_FIRST.sub(r"_\2^\1", text)
     text = re.sub(r"_\{(\w)\}", r"_\1", text)
@@ -270,7 +271,9 @@ def _named_units(match: re.Match[str]) -> str:
     symbols = re.findall(r"[A-Za-z]+", re.sub(r"\\[A-Za-z]+", " ", match[0]))
     if max(map(len, symbols), default=9) > 4 or _NOT_BEFORE_UNITS.search(match.string, 0, match.start()):
         return match[0]  # words, or what follows them
-    return re.sub(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", lambda one: _UNIT_NAMES.get(one[0], one[0]), match[0])
+    return re.sub(
+        r"(?<![A-Za-z\\])(?<!circ[\s}])[A-Za-z](?![A-Za-z])", lambda one: _UNIT_NAMES.get(one[0], one[0]), match[0]
+    )
 
 
 def _canonical(match: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .listings import MEMBER, Ratio, Same, entries, few, unordered
 from .notation import Unreadable, bracketed, is_name, split_top
 from .numeric import value_of
+from .units import parse_unit
 from .words import squeezed
 
 
@@ -42,6 +43,7 @@ _TURNED = str.maketrans("<>", "><")
 _RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
 _UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
 _BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*|\s*,\s*(?!and\b)")
+_UNIT = re.compile(r"([(\[].*[)\]])\s*([^\d\s()\[\]][^()\[\]]*)")  # [2, 5] m/s
 _REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
 # All reals but some points: `R \\setminus \\{1, 2\\}`, `all real numbers except 1 and 2`
 _WITHOUT = re.compile(
@@ -145,9 +147,11 @@ def _bound(text: str) -> float:
 def _bracket_interval(text: str) -> tuple[str, list[Interval]] | None:
     if _REALS.fullmatch(text):
         return "", [Interval("-∞", False, "∞", False)]
+    text, unit = (match[1], match[2]) if (match := _UNIT.fullmatch(text)) and parse_unit(match[2]) else (text, "")
     held = bracketed(text)
     if held is None or held[0] not in "([" or len(ends := entries(held[1], bare=False)) != 2:
         return None
+    ends = [f"{end} {unit}".strip() for end in ends]
     return "", [Interval(ends[0], held[0] == "[", ends[1], held[2] == "]")]
 
 

@@ -134,6 +134,7 @@ def parse_unit(text: str) -> MeasurementUnit | None:
     for written, meant in ((" squared", "^2"), (" cubed", "^3"), ("ms^{-", "m s^{-")):  # no milliseconds
         text = text.replace(written, meant)
     text = re.sub(r"(?<=[a-z])-(?=[a-z]{3})|(?<=\bsq)\.|(?<=\bcu)\.", " ", text)  # newton-metres, sq.cm
+    text = re.sub(r"(?<=[*/(\s])° ?C(?=\)|$)", "K", text)  # J/(kg*°C): a difference
     text = re.sub(r"/\s*\(([^()]*)\)", lambda match: "/" + "/".join(re.split(r"[*\s]+", match[1].strip())), text)
     if text in ("%", "percent", "per cent", "pct", "percentage", "百分之"):
         return PERCENT
@@ -237,7 +238,9 @@ def _goes_with(unit: str, number: str, *, products: bool = False) -> bool:
     if letters := _LETTERS.fullmatch(unit):
         product = bool(letters["more"]) and "-" not in letters["more"]
         return unit[0] not in "/*" and (products or not product) and _PLAIN_NUMBER.fullmatch(number) is not None
-    return unit[0] == "%" or not any(character.isalpha() for character in _COMMAND.sub("", number))
+    if unit[0] == "%":
+        return "%" not in number  # 100% - 81%
+    return not any(character.isalpha() for character in _COMMAND.sub("", number))
 
 
 _BEHIND_A_NUMBER = re.compile(
