@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from contextlib import suppress
 from typing import NamedTuple
 
 from .expressions import read
 from .listings import Ratio, Same
 from .notation import Unreadable, is_name, split_top
-from .numeric import same_when_cleared, value_of
+from .numeric import value_of
 from .units import PLAIN, split_unit, without_units
 from .words import is_prose
 
@@ -70,9 +69,7 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
         return None
     if left and right and not _same_name(left.name, right.name):
         if (one := left.difference()) and (other := right.difference()):
-            with suppress(Unreadable):
-                return ratio(one, other) is not None or same_when_cleared(one, other)
-            return False
+            return ratio(one, other) is not None or ratio(_cleared(one), _cleared(other)) is not None
         if left.name and right.name:
             return False
     if right and right.difference() and not is_name(right.name):
@@ -83,6 +80,17 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
         if equation and not all(_holds(side, equation, same) for side in equation.sides[:-1]):
             return False
     return same(left.sides[-1] if left else answer, right.sides[-1] if right else gold)
+
+
+_BELOW = re.compile(r"\\frac ?\{[^{}]*\} ?\{([^{}]*)\}|/ ?([A-Za-z]\w*(?:\^\{?\d\}?)?|\([^()]*\))")
+
+
+def _cleared(difference: str) -> str:
+    """Multiply `(y)-(6/x)` by x, which stands nowhere else: (x)-(x^2/x) would be 0 there."""
+    plain = re.sub(r"\\[a-z]+", "", difference)
+    below = next((match[1] or match[2] for match in _BELOW.finditer(difference)), "")
+    alone = all(plain.count(letter) == below.count(letter) for letter in re.findall("[A-Za-z]", below))
+    return f"({difference})*({below})" if below and alone else difference
 
 
 def _holds(side: str, equation: Equation, same: Same) -> bool:

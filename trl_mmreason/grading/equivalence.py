@@ -310,10 +310,6 @@ _SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
 _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
 
 
-def _as_fraction(match: re.Match[str]) -> str:
-    return f"{NUMBER_WORDS[match[1].lower()]}/{_PARTS[match[2].lower()]}"
-
-
 def in_full(text: str) -> str:
     """Write `3.15M` as `3.15 million`; 300K may be kelvins."""
     match = _SHORT_NUMBER.fullmatch(text)
@@ -322,7 +318,8 @@ def in_full(text: str) -> str:
 
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
-    first, space, rest = _PART.sub(_as_fraction, text).partition(" ")
+    text = _PART.sub(lambda part: f"{NUMBER_WORDS[part[1].lower()]}/{_PARTS[part[2].lower()]}", text)
+    first, space, rest = text.partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
         first = NUMBER_WORDS[first.lower()]
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")

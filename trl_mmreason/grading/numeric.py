@@ -103,34 +103,6 @@ def numeric_ratio(answer: str, gold: str) -> Any:
     return None if not constant or _is_complex(factors[0]) else factors[0]
 
 
-def same_when_cleared(answer: str, gold: str) -> bool:
-    """Whether `y − 6/x` and `xy − 6` differ by a product of powers of variables, which one of them divides by.
-
-    It divides by a variable if it is undefined where that is 0; there the other must not be 0, as x² − x is.
-    """
-
-    def values(point: Mapping[str, Fraction]) -> Iterator[Any]:
-        for side in sides:
-            try:
-                yield _Evaluator().value(side.node, point)
-            except (ZeroDivisionError, ValueError, TypeError, OverflowError):
-                yield None
-
-    sides = _read(answer, gold)
-    point = {name: Fraction(3 + place, 7) for place, name in enumerate(sorted(sides[0].symbols | sides[1].symbols))}
-    factor, start = "1", [*values(point)]
-    for name, value in point.items():
-        without, doubled = [*values({**point, name: Fraction(0)})], [*values({**point, name: 2 * value})]
-        if not all(start + doubled):
-            return False
-        growth = _Evaluator().divided(doubled[0] * start[1], doubled[1] * start[0])
-        power = next((power for power in range(-4, 5) if _close(growth, Fraction(2) ** power, STRICT)), None)
-        if power is None or power and not (None in without and any(without)):
-            return False
-        factor += f"*{name}^{{{power}}}"
-    return numeric_ratio(answer, f"({gold})*{factor}") is not None
-
-
 def value_of(text: str) -> Fraction | float | complex:
     """The value of an expression without variables; raises `Unreadable` where it has none."""
     expression = read(text)
