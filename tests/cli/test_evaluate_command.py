@@ -83,7 +83,7 @@ def test_the_files_say_how_the_numbers_were_made(checkpoints, own, tmp_path, cap
     assert (settings["sampling_params"]["max_new_tokens"], settings["sampling_params"]["temperature"]) == (6, 0.0)
     assert settings["engine"]["model"] == model
     assert settings["grader"]["settings"].startswith("Grader(tolerance='strict'")
-    assert {"trl_mmreason", "torch", "transformers", "sympy"} <= results["versions"].keys()
+    assert {"trl_mmreason", "torch", "transformers", "mpmath"} <= results["versions"].keys()
     assert len((folder / "samples.jsonl").read_text().splitlines()) == 9
     assert "Results" in (folder / "report.html").read_text()
 

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 
-DEADLINE_SECONDS = 0.5
 MANY = 100_000
 
 Case = tuple[str, str, str]  # name, completion, gold
@@ -244,6 +243,9 @@ SCANS = {
     "marked answers": "<|answer_start|>" * MANY + "8" + "<|answer_end|>" * MANY,
     "halves of tags": "<answer" * MANY + ">8</answer>",
     "declarations": "The answer is " * MANY,
+    "declarations in doubt": "If the answer is " * MANY,
+    "declarations with a hash": "#### " * MANY,
+    "conclusions": "So x is 8, so " * MANY,
     "declarations without end": "the answer is " + "the final " * MANY,
     "colons": "answer:" + ":" * MANY + "8",
     "hashes": "#" * 10**6 + " 8",
@@ -321,7 +323,7 @@ def run(mode: str) -> dict:
     """
     from trl_mmreason.grading import Grader  # its memory is no part of the growth
 
-    grader = Grader(deadline_seconds=DEADLINE_SECONDS)
+    grader = Grader()
     grader.grade(box("x+1"), "1+x")
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()

@@ -44,6 +44,13 @@ TWICE = {"A": "1/2", "B": "0.5", "C": "2"}
         ("0.5", TWICE, "B"),  # as written
         ("0.50", TWICE, None),  # two choices have that value
         ("2.0", TWICE, "C"),
+        (r"\text{12 cm, 30 cm}", LENGTHS, "AC"),
+        ("24 cm and 12 cm", LENGTHS, "AB"),
+        ("12 cm, 31 cm", LENGTHS, None),
+        ("12 cm, 12 cm", LENGTHS, None),
+        ("0.50, 2", TWICE, None),
+        ("0.50, 7", TWICE, None),
+        ("0.50, 0.50", TWICE, None),
         ("-kx", FORCES, None),
         ("Mg", FORCES, "C"),
         ('option "B"', LENGTHS, "B"),

@@ -1,5 +1,7 @@
 """Rules 1 to 3 of grading: where in a completion its answer stands."""
 
+import time
+
 import pytest
 from support import assert_linear
 
@@ -87,6 +89,9 @@ DECLARATIONS = [
     ("The option is D.", "D"),
     ("One might think the answer is B, but the correct answer is D.", "D"),
     (r"\boxed{42} is incorrect. The correct answer is 43.", "43"),
+    (r"It may be \boxed{60}, but this is incorrect since a pyramid needs a third. The answer is 20.", "20"),
+    (r"It is \boxed{60}, which is not the 20 that we saw before.", "60"),
+    ("A: true. B: false. Hence the correct letters are A and C.", "A and C"),
     ("The option that best matches is D.", "D"),
     ("So the answer is 4.", "4"),
     ("The answer is 4.5.", "4.5"),
@@ -350,6 +355,8 @@ def test_a_hundred_thousand_nested_boxes():
         "\\boxed{24}\n\nWait, actually it should be 25.",
         "$\\boxed{24}$\n\nWait, that is wrong. It is 25.",
         "\\boxed{24}. No, that is incorrect.",
+        "One might think it is \\boxed{24}, but this is incorrect since a pyramid needs a third.",
+        "\\boxed{24}, which is wrong",
         "The answer is 24. Wait, actually it should be 25.",
         "The answer is 24. Hmm, that is wrong. It is 25.",
     ],
@@ -379,22 +386,32 @@ def test_a_minus_sign_is_no_bullet():
 
 @pytest.mark.parametrize(
     ("text", "answer"),
+    [("Mar. 14th, 2015", "Mar. 14th, 2015"), ("(1) 20 m/s\n(2) 40 m", "(1) 20 m/s; (2) 40 m")],
+)
+def test_a_line_or_a_line_for_each_part_is_an_answer(text, answer):
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
     [
         ("因此概率为 **3/4**。", "3/4"),
         ("答：一共需要120元。", "120元"),
+        ("周长为 $2\\times(8+5)=26$ 厘米，答：周长是26厘米。", "26厘米"),
+        ("(60-50)/50=0.2。所以增长率是 20%。", "20%"),
         ("所以线段AB的长为6cm。", "6cm"),
-        ("答：他有7元。", "7元"),
-        ("答：通过电阻的电流是0.5安", "0.5安"),
         ("所以∠C=40°。", "∠C=40°"),
         ("So the result is negative fifteen, i.e. **-15**", "-15"),
         ("The area is πd²/4 = 25π/4 ≈ 19.63. So the exact area is **25π/4**.", "25π/4"),
         ("Therefore, x equals 7/2.", "7/2"),
         ("So the total is $1,200.", "$1,200"),
-        ("Mar. 14th, 2015", "Mar. 14th, 2015"),
-        ("(1) 20 m/s\n(2) 40 m", "(1) 20 m/s; (2) 40 m"),
+        ("There are four divisions of 0.5 m each. Hence λ = 2 m.", "λ = 2 m"),
+        (r"It must be negative. So the charge is $-8\times10^{-9}$ C.", r"-8\times10^{-9} C"),
+        ("The mark is between 20 and 30, so the reading is 25℃.", "25℃"),
+        ("The base is not 3; therefore, x = 7.", "x = 7"),
     ],
 )
-def test_the_last_sentence_may_conclude_a_value(text, answer):
+def test_the_last_sentence_or_clause_may_conclude_a_value(text, answer):
     assert extract_answer(text) == answer
 
 
@@ -411,14 +428,26 @@ def test_the_last_sentence_may_conclude_a_value(text, answer):
         "Thus there are 7 or 8 of them.",
         "Thus the length is 5 cm longer than before.",
         "Therefore, if y is 3, x is 7.",
+        "If the mark were 20, so the reading is 25.",
+        "Suppose that y is 2.5, so x is 7.",
+        "The scale is in ml, so could it be 7?",
+        "The mark is at 20, so the reading is not 25.",
+        "The mark is at 20, so the reading is 25, or 26.",
+        "It was drawn so that x is 7.",
         "So is it 7?",
         "So the area is 5 times 3.",
         "So it has 7 red and 3 blue dots.",
-        "因此可能为3。",
         "因此不是 3。",
+        "因此可能为3。",
         "所以面积是12的两倍。",
         "所以小明比小红多12个。",
         "所以长为7宽为8。",
+        "如果 x 是 2，所以 y 是 3。",
+        "I counted them, so I think it is 7.",
+        "So we know that x + y is 7.",
+        "So half of it is 7.",
+        "So the mistake in step 3 is 7.",
+        "So 3 is 7.",
         "So x is 7, and y is 8.",
         "So x is 7 and y is 8.",
         "So the price is 5 higher.",
@@ -431,10 +460,18 @@ def test_what_concludes_no_value_is_no_answer(text):
 
 
 @pytest.mark.parametrize(
-    "unit", ["So x is ", "So. ", "So the a is, i.e., ", "。所以为", "Mar. ", "(1) a\n", "因此为1,1,1,"]
+    "unit",
+    ["So x is ", "So. ", "So the a is, i.e., ", "。所以为", "Mar. ", "(1) a\n", "因此为1,1,1,", ", so if ", "if "],
 )
 def test_the_time_for_a_conclusion_is_linear(unit):
     assert_linear(extract_answer, unit, 100_000)
+
+
+@pytest.mark.parametrize("unit", ["The answer is ", "答案是", "#### ", "If the answer is ", "Answer: "])
+def test_a_hundred_thousand_declarations_take_less_than_a_second(unit):
+    start = time.process_time()
+    assert extract_answer(unit * 100_000) is None
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("gold", ["AB=CD (答案不唯一)", "AB=CD（答案不唯一，合理即可）", "答案不唯一，如AB=CD"])

@@ -12,7 +12,7 @@ from trl_mmreason.grading import Grader, Verdict, equivalent, extract_answer
 FUZZED = settings(
     derandomize=True, database=None, deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
 )
-GRADER = Grader(deadline_seconds=1.0)
+GRADER = Grader()
 
 # What LaTeX and answers are made of, in pieces that fit together or do not.
 FRAGMENTS = r"""

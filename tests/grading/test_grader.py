@@ -9,12 +9,11 @@ import trl_mmreason
 from trl_mmreason import Grader
 from trl_mmreason.grading import Verdict, equivalent, get_accuracy_reward, grader, grader_or_rules
 
-SUM = r"\boxed{\sum_{k=1}^{4} k}"  # 10, and a case for computer algebra
+BINOMIAL = r"\boxed{\binom{5}{2}}"  # 10
 
 
 def test_a_verdict_says_what_was_read_and_why():
     assert Grader().grade(r"3+4=\boxed{7.0}", "7") == Verdict(True, "7.0", "equals the gold answer '7'", "rules")
-    assert Grader().grade(SUM, "10").decided_by == "algebra"
     wrong = Grader().grade(r"\boxed{8}", ["7", "9"])
     assert wrong == Verdict(False, "8", "differs from the gold answer '7 or 9'", "rules")
     assert Grader().grade("I cannot tell.", "7") == Verdict(False, None, "no answer found", "rules")
@@ -36,6 +35,13 @@ def test_an_unusable_gold_gives_no_verdict_whatever_the_answer(gold):
         assert Grader().grade(completion, gold).correct is None
 
 
+def test_a_box_for_each_part_of_the_gold():
+    text = r"(a) The mean is \boxed{12}. (b) The range is \boxed{7}."
+    assert Grader().grade(text, "(a) 12 (b) 7").correct
+    assert not Grader().grade(text, "(a) 7 (b) 12").correct
+    assert not Grader().grade(text, "12").correct
+
+
 def test_one_usable_gold_is_enough():
     assert Grader().grade(r"\boxed{7}", ["", "7"]).correct is True
     assert Grader().grade(r"\boxed{6}", ["", "7"]).correct is False
@@ -44,10 +50,10 @@ def test_one_usable_gold_is_enough():
 def test_a_batch_is_what_its_items_are_alone():
     items = [
         {"completion": r"\boxed{7}", "gold": "7"},
-        {"completion": SUM, "gold": "10"},
+        {"completion": BINOMIAL, "gold": "10"},
         {"completion": "B", "gold": "4", "choices": {"a": "3", "b": "4", "c": None}},
         {"completion": "0.5 m", "gold": "50", "question": "How long in cm?"},
-        {"completion": SUM, "gold": "11", "id": "row-1"},
+        {"completion": BINOMIAL, "gold": "11", "id": "row-1"},
         {"completion": "8", "gold": ""},
     ]
     verdicts = Grader().grade_batch(iter(items))
@@ -58,11 +64,13 @@ def test_a_batch_is_what_its_items_are_alone():
 def test_equal_questions_are_decided_once(monkeypatch):
     asked = []
     decide = grader.decide
-    monkeypatch.setattr(grader, "decide", lambda **question: asked.append(question) or decide(**question))
+    monkeypatch.setattr(
+        grader, "decide", lambda answer, golds, **others: asked.append(answer) or decide(answer, golds, **others)
+    )
     items = [{"completion": rf"So \boxed{{{number}}}", "gold": "123.5"} for number in (246, 246, 247, 246)]
     for _ in range(2):
         assert [verdict.correct for verdict in Grader().grade_batch(items)] == [False] * 4
-    assert [question["answer"] for question in asked] == ["246", "247"]
+    assert asked == ["246", "247"]
     Grader(tolerance="lenient").grade_batch(items)
     assert len(asked) == 4  # the tolerance belongs to the question
 
@@ -90,9 +98,7 @@ def test_equivalence_knows_no_gold():
     assert not equivalent("east", "seat")
 
 
-@pytest.mark.parametrize(
-    "settings", [{"tolerance": "loose"}, {"workers": 0}, {"deadline_seconds": 0}, {"deadline_seconds": -1}]
-)
+@pytest.mark.parametrize("settings", [{"tolerance": "loose"}, {"tolerance": 1.5}])
 def test_settings_that_make_no_sense(settings):
     with pytest.raises(ValueError, match=str(next(iter(settings)))):
         Grader(**settings)
@@ -103,28 +109,12 @@ def test_public_names():
 
 
 def test_each_question_gets_its_own_outcome():
-    golds = ["21", "22", "21", "20", "21", "21"]  # of 1 + 2 + … + 6; with spaces no two questions are the same
+    golds = ["21", "22", "21", "20", "21", "21"]  # of 7 over 2; with spaces no two questions are the same
     items = [
-        {"completion": rf"\boxed{{\sum_{{k=1}}^{{6}} {'~' * spaces} k}}", "gold": gold}
-        for spaces, gold in enumerate(golds)
+        {"completion": rf"\boxed{{\binom{{7}}{{2}}{'~' * spaces}}}", "gold": gold} for spaces, gold in enumerate(golds)
     ]
     verdicts = Grader().grade_batch(items)
-    assert [verdict.decided_by for verdict in verdicts] == ["algebra"] * 6
     assert [verdict.correct for verdict in verdicts] == [gold == "21" for gold in golds]
-
-
-@pytest.mark.full
-def test_a_timeout_is_not_remembered():
-    hard = r"\boxed{\int_0^1 x^3 dx}"
-    assert Grader(deadline_seconds=0.001).grade(hard, "1/4").decided_by == "timeout"
-    assert Grader(deadline_seconds=20).grade(hard, "1/4").correct is True
-
-
-def test_the_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(grader, "CACHE_SIZE", 10)
-    for number in range(40):
-        Grader().grade(f"{number}.5", "7")
-    assert len(grader._cache) <= 10
 
 
 @pytest.mark.parametrize(
@@ -140,6 +130,11 @@ def test_what_is_no_item(item, named):
         Grader().grade_batch([item])
 
 
+def test_an_unknown_field_of_an_item_is_an_error():
+    with pytest.raises(TypeError, match="choises"):
+        Grader().grade_batch([{"completion": "7", "gold": "7", "choises": None}])
+
+
 def test_golds_of_numpy():
     assert Grader().grade("7", np.int64(7)).correct is True
     assert Grader().grade("7", np.array(["8", "7"])).correct is True
@@ -151,8 +146,8 @@ def test_a_long_answer_is_shown_by_its_beginning():
     assert (verdict.correct, verdict.decided_by, verdict.extracted) == (False, "size", "9" * 80 + "…")
 
 
-def test_a_long_question_does_not_keep_an_answer_from_algebra():
-    assert Grader().grade(SUM, "10", question="长" * 20_000 + "多少厘米？").correct is True
+def test_a_long_question_is_read_from_its_end():
+    assert Grader().grade(BINOMIAL, "10", question="长" * 20_000 + "多少厘米？").correct is True
 
 
 # ------------------------------------------------------------------------------------------------- graders of your own

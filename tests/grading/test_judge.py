@@ -379,8 +379,7 @@ def test_a_store_is_told_whom_the_judge_asks_and_by_what_rules():
 
     lenient = JudgeGrader(Engine(), Grader("lenient"), extract=False)
     assert grader_settings(lenient) == (
-        "JudgeGrader(chat={'model': 'qwen'}, grader=Grader(tolerance='lenient', workers=2, deadline_seconds=3.0, "
-        "memory_bytes=1073741824, prose=False), extract=False)"
+        "JudgeGrader(chat={'model': 'qwen'}, grader=Grader(tolerance='lenient', prose=False), extract=False)"
     )
     first, second = Recorded(), Recorded()
     assert grader_settings(JudgeGrader(first)) == grader_settings(JudgeGrader(second))

@@ -15,7 +15,6 @@ from trl_mmreason.grading import Grader
 
 KNOWN = {  # of `view`, by completion and gold
     (r"\boxed{Fd\cos\alpha}", r"F\cos\alpha\, d"): "a function takes the whole product behind it",
-    ("The answer is A.", "A or B"): "several letters are a set, though the question has one answer",
     (r"$\frac{1}{2006!}$", r"$\frac{1}{2004!}$"): "factorials beyond 300 are not computed",
 }
 

@@ -22,6 +22,18 @@ STATED = [
     ("First I thought of 9. The answer is 8.", "8"),
     (r"It is 9 at first, but \boxed{8} in the end.", "8"),
     ("Blue.", "Blue"),
+    # what ends the sentence after its last verb, or its last clause
+    ("The one was born in 1931 and the other in 1942, which makes a difference of 11 years.", "11 years"),
+    ("We have sin x = 0.5 and x is in the first quadrant, which means x is π/6.", "π/6"),
+    ("Of 40 cars in the lot 10 are blue, which corresponds to 25%.", "25%"),
+    ("The perimeter in simplest form would then be 4a + 6b.", "4a + 6b"),
+    ("It is found from two points on it, (0, 1) and (4, 3), and equals one half.", "one half"),
+    ("The kinetic energy at that point amounts to 2.0 × 10^3 J.", "2.0 × 10^3 J"),
+    ("We compute 36 − 20 = 16. The roots come out as 5 and 1.", "5 and 1"),
+    ("The total is 40, which is half of 80.", "40"),
+    ("The total that we look for is 40 because the half is 20.", "40"),
+    ("The number in the sequence is 7, as we see in figure 2.", "7"),
+    ("The clock on the wall shows that it is 3:30 PM.", "3:30 PM"),
 ]
 
 
@@ -34,8 +46,10 @@ def test_the_last_sentence_with_a_value_states_the_answer(text, answer):
     "text",
     [
         "There are not 8 blocks in it.",
+        "The number that we look for is not equal to 8.",
         "There are more than 8 blocks in the picture.",
         "The number that we look for is either 8 or 9.",
+        "The number that we look for is 8 or 9.",
         "It is 8 more than the first bar has.",
         "The share is less than 8 % in this chart.",
     ],

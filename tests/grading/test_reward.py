@@ -1,16 +1,13 @@
 """The grader as a reward function of TRL, alone and in two processes."""
 
 import logging
-from pathlib import Path
 
 import pytest
-from loopback import wait_for
 from processes import outcomes
 from support import SMALL_RUN, drawn_rows, maker
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict, accuracy_reward, get_accuracy_reward
-from trl_mmreason.grading.grader import _shared_workers
 from trl_mmreason.grading.reward import grading_items, log_verdicts
 
 
@@ -54,17 +51,15 @@ def test_what_is_logged():
         Verdict(False, None, "no answer found"),
         Verdict(None, None, ""),
         Verdict(None, "7", "", "unreadable"),
-        *(Verdict(False, "7", "", by) for by in ("timeout", "memory", "crash", "size", "size")),
+        *(Verdict(False, "7", "", "size") for _ in range(2)),
     ]
     logged = {}
     log_verdicts(verdicts, logged.__setitem__)
     assert logged == {
-        "grading/timeout": 1 / 9,
-        "grading/killed": 2 / 9,
-        "grading/refused": 2 / 9,
-        "grading/unusable_gold": 1 / 9,
-        "grading/unreadable": 1 / 9,
-        "grading/no_answer": 1 / 9,
+        "grading/refused": 2 / 6,
+        "grading/unusable_gold": 1 / 6,
+        "grading/unreadable": 1 / 6,
+        "grading/no_answer": 1 / 6,
     }
 
 
@@ -82,8 +77,8 @@ def test_an_unusable_gold_is_reported_once_with_its_row(caplog):
 ANSWERS = [
     [
         ("7", "7"),
-        (r"\sum_{k=1}^{4} k", "10"),
-        (r"\sum_{k=1}^{\infty} \frac{\sin(k^3)}{k \ln(k+1)}", "7"),
+        (r"\binom{5}{3}", "10"),
+        ("9^{9^{9}}", "7"),
         ("8", r"\frac{1}{"),
     ],
     [(r"\binom{5}{2}", "10"), ("9^{9^{9^9}}", "7"), (None, "7"), ("8", "7")],
@@ -92,15 +87,13 @@ ANSWERS = [
 
 def step_on_given_answers(model, folder):
     """What the policy wrote is replaced before the package's reward function sees it."""
-    grader, seen = Grader(workers=1, deadline_seconds=1.0), []
-    reward = get_accuracy_reward(grader)
+    reward, seen = get_accuracy_reward(Grader()), []
 
     def given_answers(completions, **columns):
         answers = ANSWERS[trainer.accelerator.process_index]
         texts = [r"I cannot tell." if text is None else rf"\boxed{{{text}}}" for text, _ in answers]
         values = reward(texts, **{**columns, "answer": [gold for _, gold in answers]})
-        pids = [worker.process.pid for worker in _shared_workers(1, 1.0, grader.memory_bytes)._workers]
-        seen.append({"values": values, "pids": pids})
+        seen.append({"values": values})
         return values
 
     make = maker(GRPOTrainer, GRPOConfig, arguments={"reward_funcs": given_answers}, **SMALL_RUN)
@@ -119,17 +112,7 @@ def test_grpo_with_two_processes(checkpoints, tmp_path):
     assert results[0]["values"] == [1.0, 1.0, 0.0, None]
     assert results[1]["values"] == [1.0, 0.0, 0.0, 0.0]
     # seven rewards, three of them 1
-    expected = {
-        "timeout": 1 / 8,
-        "killed": 0,
-        "refused": 1 / 8,
-        "unusable_gold": 1 / 8,
-        "no_answer": 1 / 8,
-        "unreadable": 0,
-    }
+    expected = {"refused": 2 / 8, "unusable_gold": 1 / 8, "no_answer": 1 / 8, "unreadable": 0}
     for result in results[:1]:
         for name, value in expected.items():
             assert result["logged"][f"grading/{name}"] == pytest.approx(value), name
-    workers = {pid for result in results for pid in result["pids"]}
-    assert len(workers) == 2  # each process has its own
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))

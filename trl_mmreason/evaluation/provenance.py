@@ -20,7 +20,7 @@ from ..grading.version import grader_version
 from ..jobs.questions import image_digests
 from .runner import GREEDY
 
-_PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "pillow", "datasets")
+_PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "mpmath", "pillow", "datasets")
 
 
 def versions() -> dict[str, str]:

@@ -15,18 +15,13 @@ Result = TypeVar("Result")
 class Ahead(Generic[Item, Result]):
     """Calls a function for items in a thread as they come, and keeps the results until they are collected.
 
-    verdicts = Ahead(grader.grade_batch, grader)
-    verdicts.begin(items)                # of some answers, while others are sampled
-    verdicts.finish(all_items)           # in order: what is there, what is under way, and the rest
-
     One call is under way at a time, with the items that came during the last one; `finish` does not wait for it
     to do the rest. What a call raised is raised where the results of its items are asked for.
 
     Args:
         work: gives a result for each item, which has to follow from that item alone. Equal items share a result.
-        party: who does the work. `begin` does nothing unless its `works_elsewhere` is true, which says that it waits
-            for other processes or machines and may be called from any thread: what computes in this process would take
-            the policy's time, and might draw from its random numbers.
+        party: who does the work. `begin` does nothing unless its `works_elsewhere` is true: what computes in this
+            process would take the policy's time, and might draw from its random numbers.
     """
 
     def __init__(self, work: Callable[[list[Item]], Sequence[Result]], party: Any) -> None:

@@ -6,8 +6,8 @@ import operator
 import re
 from collections.abc import Iterator, Mapping
 
-from .listings import Same
-from .notation import NeedsAlgebra, Refused, normalise
+from .listings import Same, entries
+from .notation import Refused, normalise
 from .words import same_words
 
 _LEAD = re.compile(
@@ -36,13 +36,7 @@ _JOINT = re.compile(r"\s*(?:[,;&/+和与及]|\band\b|\bor\b)\s*|\s+", re.IGNOREC
 def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str] | None:
     """Find the labels that an answer names: by letter first, then by the one choice with its text or value.
 
-    Args:
-        answer: as extracted.
-        choices: label, in upper case, → text; an empty string is one that is not known.
-        same: whether two strings are equal; may raise `NeedsAlgebra`.
-
-    Returns:
-        The labels; an empty set where letter and text disagree; None where no choice is named.
+    The set is empty where letter and text disagree, and None where no choice is named. An empty text is not known.
     """
     text = normalise(answer)
     if text.startswith("{") and text.endswith("}"):
@@ -59,8 +53,11 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
         known = choices[label]
         agrees = not rest or _REASON.match(rest) or (same(rest, known) if known else not _HEDGED.search(rest))
         return frozenset(label) if agrees else frozenset()
-    matching = frozenset(label for label, text in choices.items() if text and same(answer, text))
-    return matching if len(matching) == 1 else None
+    texts = [answer, *entries(text, bare=True)]  # or several of them
+    whole, *parts = ({label for label, known in choices.items() if known and same(one, known)} for one in texts)
+    matched = [whole] if whole else parts
+    labels = frozenset[str]().union(*matched)
+    return labels if labels and all(matched) and len(labels) == len(matched) == sum(map(len, matched)) else None
 
 
 def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
@@ -123,10 +120,10 @@ def implied_choices(gold: str) -> dict[str, str]:
 
 
 def names_a_choice(gold: str, choices: Mapping[str, str], same: Same) -> bool:
-    """Whether a gold answer names choices or equals one; true also where only computer algebra could tell."""
+    """Whether a gold answer names choices or equals one; true also where it is too large to tell."""
     try:
         return bool(chosen(gold, choices, same)) or any(same(text, gold) for text in choices.values())
-    except (NeedsAlgebra, Refused):
+    except Refused:
         return True
 
 

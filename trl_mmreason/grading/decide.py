@@ -1,8 +1,4 @@
-"""Combine the rules: decide whether an answer equals one of the gold answers.
-
-The caller runs `decide` without computer algebra first; what raises `NeedsAlgebra` is decided by the same function in a
-worker process.
-"""
+"""Combine the rules: decide whether an answer equals one of the gold answers."""
 
 from __future__ import annotations
 
@@ -13,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
 from .choices import chosen, implied_choices, names_a_choice
-from .equivalence import Algebra, chemical, same_answer
-from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, balanced, normalise
-from .numeric import MAX_BITS, value_of
+from .equivalence import chemical, same_answer
+from .notation import Refused, Undefined, Unreadable, balanced, normalise
+from .numeric import MAX_BITS, limited_steps, value_of
 
 
 def decide(
@@ -25,43 +21,17 @@ def decide(
     choices: Mapping[str, str] | None = None,
     question: str | None = None,
     lenient: bool = False,
-    algebra: Algebra | None = None,
 ) -> bool:
-    """Whether `answer` equals one of `golds`.
+    """Whether `answer`, of `extract_answer`, equals one of `golds`, of `read_gold`; `Refused` if it is too large.
 
-    Args:
-        answer: as `extract_answer` gives it.
-        golds: usable golds (`gold_problem` is None), as `read_gold` gives them.
-        choices: label, in upper case, → text.
-        question: it may name a unit, or speak of percent.
-        lenient: tolerance of 1 % where a gold is no whole number.
-        algebra: see `equivalence.Terms`.
-
-    Raises:
-        NeedsAlgebra: without `algebra`, where only it can decide.
-        Refused: the answer is too large to compare.
+    The choices are by label, in upper case; the question may name a unit, or speak of percent.
     """
-    undecided: NeedsAlgebra | None = None
-    for gold in golds:
-        try:
-            if _matches(answer, gold, choices or {}, question, lenient, algebra):
-                return True
-        except NeedsAlgebra as error:
-            undecided = error
-    if undecided:
-        raise undecided
-    return False
+    with limited_steps():
+        return any(_matches(answer, gold, choices or {}, question, lenient) for gold in golds)
 
 
-def _matches(
-    answer: str,
-    gold: str,
-    choices: Mapping[str, str],
-    question: str | None,
-    lenient: bool,
-    algebra: Algebra | None,
-) -> bool:
-    same = partial(same_answer, question=question, algebra=algebra)  # a choice is met exactly
+def _matches(answer: str, gold: str, choices: Mapping[str, str], question: str | None, lenient: bool) -> bool:
+    same = partial(same_answer, question=question)  # a choice is met exactly
     known = choices or implied_choices(gold)
     if known and (gold_labels := chosen(gold, known, same)):
         named = chosen(answer, known, same)
@@ -84,6 +54,9 @@ _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _BRACE = re.compile("[{}]")
 _LONGEST_ANSWER = 60
 _SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
+_THREE = re.compile(
+    r"(?!(?i:yes|no|true|false)\b|[是否对错不])(?:(?:.*?[a-z]{2}[.!?]\s+(?=[A-Z])){2}|(?:[^。]{4,}。){3})", re.S
+)
 _DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
 
 
@@ -112,9 +85,10 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
         value_of(canonical)
     except (Undefined, Refused) as error:
         return str(error)
-    except (Unreadable, NeedsAlgebra):
+    except Unreadable:
         pass  # words, lists, equations and whatever else has no single value
-    if len(text) > _LONGEST_ANSWER and _SENTENCES.search(text) and any(map(str.isdigit, text)):
+    with_digits = any(map(str.isdigit, text))
+    if (len(text) > _LONGEST_ANSWER and _SENTENCES.search(text)) if with_digits else _THREE.match(text):
         return "it is a text of several sentences that declare no answer"
     if choices and all(choices.values()) and not _is_a_choice(text, tuple(choices.items())):
         return f"it is none of the choices {', '.join(choices)}"
@@ -123,4 +97,5 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
 
 @lru_cache(maxsize=4096)
 def _is_a_choice(gold: str, choices: tuple[tuple[str, str], ...]) -> bool:
-    return names_a_choice(gold, dict(choices), same_answer)
+    several = _OR.search(gold) and len(chosen(gold, dict(choices), same_answer) or ()) > 1
+    return not several and names_a_choice(gold, dict(choices), same_answer)

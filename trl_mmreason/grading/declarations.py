@@ -7,12 +7,13 @@ import re
 from .equivalence import unit_of_number
 
 _LONGEST_BARE = 100
+_MOST_DECLARATIONS = 500  # from the end of a text; each costs up to 0.1 ms
 
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
 _WORDING = r"(?:final|correct|right|best)\s{1,3}"
 _NAME = (
     rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)(?<!wrong\s)(?<!incorrect\s)(?<!wrong\sfinal\s)(?<!incorrect\sfinal\s)(?:answers?|ans)"
-    rf"(?:\s{{1,3}}(?:choice|option))?|{_WORDING}(?:options?|choices?|letter))\b"
+    rf"(?:\s{{1,3}}(?:choice|option))?|{_WORDING}(?:options?|choices?|letters?))\b"
 )
 _ADVERB = (
     r"\s{1,3}(?:therefore|thus|hence|simply|indeed|clearly|also|actually|obviously|definitely|then|now|still"
@@ -103,18 +104,22 @@ _REASON = re.compile(
     re.I,
 )
 _PART = re.compile(r"\((?:[1-9]|[a-h]|i{1,3})\)\s?\S")
+# The last sentence, or its last clause, that concludes a value
+_CONCLUSION = re.compile(
+    r"(?:\A|[.!?]\s{1,3}|[\n。！？]|[,，;；]\s{0,3})[\s*]{0,4}(?:(?i:so(?!\s(?:far|much|many|long|that)\b)|therefore|thus|hence),?\s"
+    r"|因此|所以|答[:：])[,，]?\s?(?:[^.!?。！？\n=,，;；\d+*/]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|有)"
+    r"(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?|(?=\$?[∠\\\w ]{1,12}=))\s?"
+    r"(?P<value>(?:[^\W\d_]{1,4}\s?=|[∠\d$*√π(+−¥￥\\-])(?:[^!?。！？\n,，;；]|(?<=\d),(?=\d{3})){0,60}?)\s?[.。]?\Z"
+)
 _LONGEST_CONCLUSION = 160
-_CONCLUSION = re.compile(  # the last sentence
-    r"(?:\A|[.!?]\s{1,3}|[\n。！？])[\s*]{0,4}(?:(?:So(?!\s(?:far|much|many|long)\b)|Therefore|Thus|Hence),?\s|因此|所以|答[:：])"
-    r"[,，]?\s?(?:[^.!?。！？\n=,，;；]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|有)(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?"
-    r"|(?=\$?[∠\\A-Za-z ]{1,12}=))\s?(?P<value>(?:[∠A-Za-z]{1,4}\s?=|[\d$*√π(+−¥￥\\-])"
-    r"(?:[^!?。！？\n,，;；]|(?<=\d),(?=\d{3})){0,60}?)\s?[.。]?\Z"
+_SUPPOSED = re.compile(
+    r"(?:\b(?:if|unless|suppose|assum\w+|let|were|would|might|could|perhaps|maybe)\b|若|如果|假设|可能)(?:[^.!?。！？\n]|\.\d)*[.。]?\Z",
+    re.I,
 )
 _NO_CONCLUSION = re.compile(
-    r"\b(?:not|never|if|unless|whether|would|could|might|may|maybe|perhaps|cannot|suppose|assume|let|or|either|than|least|most|about"
-    r"|between|almost|guess|wrong)\b|n't|不|若|如果|假设|可能|至少|至多|或|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]"
-    r"|\d\s(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er\b|\d\s(?:down|up|ago|ahead|too|short)\b"
-    r"|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\b"
+    r"\b(?:not|never|whether|may|cannot|or|either|than|least|most|about|between|almost|guess|think|wrong|mistake|estimate|but|twice|half)\b|n't|不|至少|至多|或"
+    r"|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\b"
+    r"|\d\s(?:(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er|down|up|ago|ahead|too|short)\b"
 )
 _LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
 _LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
@@ -139,7 +144,7 @@ def declared_answer(text: str) -> str | None:
     """The answer in the last declaration, up to the end of its sentence, without reasons; `None` without any."""
     end = len(text)
     marks = [*_DECLARATION.finditer(text), *_CHOSEN.finditer(text)]
-    for mark in sorted(marks, key=lambda mark: mark.end(), reverse=True):
+    for mark in sorted(marks, key=lambda mark: mark.end(), reverse=True)[:_MOST_DECLARATIONS]:
         region, text_follows = text[mark.end() : max(end, mark.end())], end < len(text)
         end = mark.start()  # no declaration reaches into the next one, so the regions are disjoint
         if _DENIED.search(text, max(end - _LONGEST_BARE, 0), mark.start()) or _WITHDRAWN.match(text, mark.end()):
@@ -172,10 +177,11 @@ def bare_answer(text: str) -> str | None:
 
 
 def concluded_answer(text: str) -> str | None:
-    """The value that the last sentence concludes: `So it is **25π/4**.`, `答：一共需要120元。`."""
+    """The value that the last sentence concludes: `So it is **25π/4**.`, `…, so x = 4`, `答：一共需要120元。`."""
     text = text.rstrip()
-    match = _CONCLUSION.search(text, max(len(text) - _LONGEST_CONCLUSION, 0))
-    if not match or _NO_CONCLUSION.search(text, match.start()):
+    start = max(len(text) - _LONGEST_CONCLUSION, 0)
+    match = _CONCLUSION.search(text, start)
+    if not match or _NO_CONCLUSION.search(text, match.start()) or _SUPPOSED.search(text, start):
         return None
     value = re.sub(r"^(?:\$([^$]+)\$|\*\*([^*]+)\*\*)", r"\1\2", without_dressing(match["value"]))
     return value if unit_of_number(value) else None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .expressions import read
 from .listings import Ratio, Same
-from .notation import NeedsAlgebra, Unreadable, is_name, split_top
+from .notation import Unreadable, is_name, split_top
 from .numeric import value_of
 from .units import PLAIN, split_unit, without_units
 from .words import is_prose
@@ -25,14 +25,10 @@ class Equation(NamedTuple):
     name: str
     sides: list[str]
 
-    @property
-    def two_sided(self) -> bool:
-        return len(self.sides) + bool(self.name) == 2
-
-    def difference(self) -> str:
-        """Left minus right."""
-        left, right = [self.name, *self.sides] if self.name else self.sides
-        return f"({left})-({right})"
+    def difference(self) -> str | None:
+        """Left minus right, if there are two sides."""
+        sides = [self.name, *self.sides] if self.name else self.sides
+        return f"({sides[0]})-({sides[1]})" if len(sides) == 2 else None
 
 
 def _equation(text: str) -> Equation | None:
@@ -67,25 +63,16 @@ def _defines(side: str) -> bool:
 
 
 def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
-    """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `A = lw = 3*4 = 12` is 12.
-
-    Args:
-        answer, gold: in canonical form.
-        same: compares the sides.
-        ratio: the constant factor between two expressions.
-
-    Returns:
-        None where neither is an equation.
-    """
+    """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `A = lw = 3*4 = 12` is 12."""
     left, right = _equation(answer), _equation(gold)
     if left is None and right is None:
         return None
     if left and right and not _same_name(left.name, right.name):
-        if left.two_sided and right.two_sided:
-            return ratio(left.difference(), right.difference()) is not None
+        if (one := left.difference()) and (other := right.difference()):
+            return ratio(one, other) is not None or ratio(_cleared(one), _cleared(other)) is not None
         if left.name and right.name:
             return False
-    if right and right.two_sided and not is_name(right.name):
+    if right and right.difference() and not is_name(right.name):
         formula = right.name or without_units(right.sides[0])
         if _OPERATION.search(formula) and _variables(formula):
             return False  # `x + y = 2` is a line
@@ -95,23 +82,15 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
     return same(left.sides[-1] if left else answer, right.sides[-1] if right else gold)
 
 
-_POINTS = r"(?:[A-Z]'*)+|[a-zα-ω]"
-_RELATION = re.compile(
-    rf"(?P<figure>triangle |angle )?(?P<left>{_POINTS}) ?(?P<sign>⊥|∥|≅|≈|\\sim) ?(?P=figure)?(?P<right>{_POINTS})"
-)
+_BELOW = re.compile(r"\\frac ?\{[^{}]*\} ?\{([^{}]*)\}|/ ?([A-Za-z]\w*(?:\^\{?\d\}?)?|\([^()]*\))")
 
 
-def compare_relations(answer: str, gold: str) -> bool | None:
-    """Compare `AC ⊥ BD` and `BD ⊥ CA`; figures that are congruent or similar keep which corner belongs to which."""
-    relations = []
-    for match in map(_RELATION.fullmatch, (answer, gold)):
-        if match is None:
-            return None
-        corners = [re.findall(r"[^\W\d_]'*", match[side]) for side in ("left", "right")]
-        left, right = corners if match["figure"] or len(corners[0]) > 2 else map(sorted, corners)
-        pairs = {frozenset(itertools.zip_longest(*both)) for both in ((left, right), (right, left))}
-        relations.append((match["sign"].replace("\\sim", "≈"), match["figure"], pairs))
-    return relations[0] == relations[1]
+def _cleared(difference: str) -> str:
+    """Multiply `(y)-(6/x)` by x, which stands nowhere else: (x)-(x^2/x) would be 0 there."""
+    plain = re.sub(r"\\[a-z]+", "", difference)
+    below = next((match[1] or match[2] for match in _BELOW.finditer(difference)), "")
+    alone = all(plain.count(letter) == below.count(letter) for letter in re.findall("[A-Za-z]", below))
+    return f"({difference})*({below})" if below and alone else difference
 
 
 def _holds(side: str, equation: Equation, same: Same) -> bool:
@@ -130,8 +109,6 @@ def _variables(side: str) -> bool:
     """Whether a formula has variables, or words."""
     try:
         return bool(read(side).symbols)
-    except NeedsAlgebra:
-        return False
     except Unreadable:
         return any(map(str.isalpha, side))
 
@@ -140,7 +117,7 @@ def _scales(part: str) -> bool:
     """Whether a part of a ratio is a finite number other than 0."""
     try:
         value = value_of(part)
-    except (Unreadable, NeedsAlgebra):
+    except Unreadable:
         return False
     return value != 0 and abs(value) != math.inf
 
@@ -164,6 +141,23 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     return same(*quotients)
 
 
+_POINTS = r"((?:[A-Z]'*)+|[a-zα-ω])"
+_RELATION = re.compile(rf"(triangle |angle )?{_POINTS} ?(⊥|∥|≅|≈|\\sim) ?(?:triangle |angle )?{_POINTS}")
+
+
+def compare_relations(answer: str, gold: str) -> bool | None:
+    """Compare `AC ⊥ BD` and `BD ⊥ CA`; figures that are congruent or similar keep which corner belongs to which."""
+    relations = []
+    for match in map(_RELATION.fullmatch, (answer, gold)):
+        if match is None:
+            return None
+        corners = [re.findall(r"[^\W\d_]'*", side) for side in match.group(2, 4)]
+        left, right = corners if match[1] or len(corners[0]) > 2 else map(sorted, corners)
+        pairs = {frozenset(itertools.zip_longest(*both)) for both in ((left, right), (right, left))}
+        relations.append((match[1], match[3].replace("\\sim", "≈"), pairs))
+    return relations[0] == relations[1]
+
+
 _NUMBER = r"[¤€£¥]?\s*\d[\d,]*(?:\.\d+)?\s*%?"
 _SPAN = re.compile(rf"(?P<low>{_NUMBER})\s*(?:-|~|to)\s*(?P<high>{_NUMBER})\s*(?P<unit>[^\W\d_]{{2,}}[^\d=]*|[°%].*)?")
 
@@ -181,27 +175,18 @@ def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
     )
 
 
-_WAYS = (
-    r"(?P<way>(?:north|south)(?:east|west)|north|south|east|west|left|right|up|down|(?:(?:counter|anti)-?)?clockwise"
-    r"|(?:in|de)crease)"
+_WAY = r"(?:north|south)?(?:east|west)|north|south|left|right|up|down|(?:(?:counter|anti)-?)?clockwise|(?:in|de)crease"
+_DIRECTED = re.compile(
+    r"(?:an? )?(?P<amount>[-¤]?\d(?:[^,(]|,\d)*?)[\s,(]{1,3}(?:(?:to|towards?|in) the |due )?"
+    rf"(?P<way>{_WAY})(?:wards?)?(?: direction)?\)?|(?:an? |it )?(?P<change>{_WAY})[sd]? (?:of|by) (?P<by>.+)",
+    re.I,
 )
-_DIRECTED = [
-    re.compile(pattern, re.I)
-    for pattern in (
-        r"(?:an? )?(?P<amount>[-¤]?\d(?:[^,(]|,\d)*?)[\s,(]{1,3}(?:(?:to|towards?|in) the |due )?"
-        rf"{_WAYS}(?:wards?)?(?: direction)?\)?",
-        rf"(?:an? |it )?{_WAYS}[sd]? (?:of|by) (?P<amount>.+)",
-    )
-]
-
-
-def _directed(text: str) -> re.Match[str] | None:
-    return next((match for form in _DIRECTED if (match := form.fullmatch(text))), None)
 
 
 def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
     """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one."""
-    if (right := _directed(gold)) is None or (left := _directed(answer)) is None:
+    left, right = _DIRECTED.fullmatch(answer), _DIRECTED.fullmatch(gold)
+    if left is None or right is None:
         return None
-    ways = {match["way"].lower().replace("anti", "counter").replace("-", "") for match in (left, right)}
-    return len(ways) == 1 and same(left["amount"], right["amount"])
+    ways = {(match["way"] or match["change"]).lower().replace("anti", "counter") for match in (left, right)}
+    return len(ways) == 1 and same(left["amount"] or left["by"], right["amount"] or right["by"])

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Protocol
 
-from . import arbitrary, equations, listings, moments, numeric, regions
+from . import equations, listings, moments, numeric, regions
 from .expressions import read
-from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, has_arrows, is_name, normalise, split_top
+from .notation import Refused, Unreadable, bracketed, is_name, normalise, split_top
 from .units import (
     NAMELESS,
     PERCENT,
@@ -29,52 +28,27 @@ from .units import (
 from .words import NUMBER_WORDS, same_words, squeezed, words
 
 
-class Algebra(Protocol):
-    """Interface of computer algebra, which `algebra.py` implements in worker processes."""
-
-    def equal(self, answer: str, gold: str, *, relative_tolerance: float) -> bool: ...
-
-    def ratio(self, answer: str, gold: str) -> float | None: ...
-
-
 @dataclass(frozen=True)
 class Terms:
-    """The conditions under which two answers are compared.
-
-    Attributes:
-        lenient: 1 % instead of 1e-6, where the gold is no whole number.
-        unit: the unit that the question asks for.
-        variables: letters in terms of which it asks, so that they are no units.
-        percent: the gold or the question speaks of percent.
-        algebra: decides what plain evaluation cannot; without it that raises `NeedsAlgebra`.
-    """
+    """The conditions under which two answers are compared."""
 
     lenient: bool = False
-    unit: MeasurementUnit | None = None
-    variables: str = ""
-    percent: bool = False
-    algebra: Algebra | None = None
+    unit: MeasurementUnit | None = None  # that the question asks for
+    variables: str = ""  # in terms of which it asks, so that they are no units
+    percent: bool = False  # the gold or the question speaks of percent
 
 
-def same_answer(
-    answer: str, gold: str, *, question: str | None = None, lenient: bool = False, algebra: Algebra | None = None
-) -> bool:
-    """Whether `answer` equals `gold`, both as written by people or models.
-
-    Raises:
-        NeedsAlgebra: without `algebra`, where only it can decide.
-        Refused: one of them is too large to compare.
-    """
+def same_answer(answer: str, gold: str, *, question: str | None = None, lenient: bool = False) -> bool:
+    """Whether `answer` equals `gold`, both as written by people or models; `Refused` if one is too large to compare."""
     if same_words(answer, gold):
         return True
-    arrows = has_arrows(answer) and has_arrows(gold)
-    left, right = normalise(answer, arrows=arrows), normalise(gold, arrows=arrows)
+    left, right = normalise(answer), normalise(gold)
     if not _STATED.match(right):
         left = _STATED.sub("", left, count=1)
     elif not _STATED.match(left):
         right = _STATED_NUMBER.sub("", right, count=1)
     percent = speaks_of_percent(gold) or speaks_of_percent(question)
-    return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent, algebra))
+    return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent))
 
 
 _IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
@@ -91,17 +65,18 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return bool(gold)
     if answer.casefold() == gold.casefold() and _NAMED.search(gold):
         return True
+    if _INTEGERS.search(gold):
+        return _same(_without_integers(answer), _without_integers(gold), terms)
+    if re.search(r"[a-z].*[+] ?C$", gold):
+        answer, gold = (_CONSTANT.sub("+ C", text) for text in (answer, gold))
     if (formula := chemical(gold)) and chemical(answer) == formula:
         return True
     if _in_order(gold) and _CAPITALS.fullmatch(answer):
         return False
-    comma = None if "," in gold else _DECIMAL_COMMA.match(answer)
-    if comma and _same(f"{comma[1].replace('.', '')}.{comma[2]}{answer[comma.end() :]}", gold, terms):
+    answer = answer if " of " in gold else _OF_THE.sub("", answer)
+    comma = None if "," in gold else _DECIMAL_COMMA.search(answer)
+    if comma and _same(_with_point(comma), gold, terms):
         return True
-    answer, gold = arbitrary.with_capitals(answer), arbitrary.with_capitals(gold)
-    mixed = [_mixed(text) if " and " in text else text for text in (answer, gold)]
-    if mixed != [answer, gold] and not any(listings.listing(text) for text in mixed):  # 2 and 1/4 for 2 1/4
-        return _same(*mixed, terms)
     for short, other in ((answer, gold), (gold, answer)):  # 25k beside 25,000: the letter is no variable
         full = in_full(short.replace("K", "k") if short is answer else short)  # a gold's K are kelvins
         if full != short and _COUNT.fullmatch(other):
@@ -114,19 +89,17 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return True
     if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
         return _quantities(answer, gold, terms)
-    same, ratio = partial(_same, terms=terms), partial(_ratio, terms=terms)
+    same, ratio = partial(_same, terms=terms), _ratio
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
         lambda: listings.compare_circled(answer, gold),
         lambda: listings.compare_parts(answer, gold, same),
-        lambda: arbitrary.compare_families(answer, gold),
-        lambda: arbitrary.compare_antiderivatives(answer, gold),
         lambda: equations.compare_relations(answer, gold),
         lambda: _rounded(answer, gold, terms),
         lambda: moments.compare_moments(answer, gold),
         lambda: equations.compare_directed(answer, gold, same),
-        lambda: listings.compare_vectors(answer, gold, same),
         lambda: regions.compare_regions(answer, gold, same, ratio),
+        lambda: listings.compare_vectors(answer, gold, same),
         lambda: listings.compare_matrices(answer, gold, same),
         lambda: listings.compare_matrix_products(answer, gold),
         lambda: listings.compare_listings(answer, gold, same),
@@ -137,6 +110,21 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         if (known := verdict()) is not None:
             return known
     return _quantities(answer, gold, terms)
+
+
+_OF_THE = re.compile(r"(?:(?<=\d%)|(?<=\d\})|(?<=/\d)|(?<=/\d\d))\s+of (?:the|its|all)(?: [a-z]+){1,3}$")
+_CONSTANT = re.compile(r"[+] ?(?:[ckCK]|C_\{?1\}?)$")  # of integration
+_INTEGERS = re.compile(
+    r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
+)
+
+
+def _without_integers(text: str) -> str:
+    """Write `2kπ, k ∈ Z` as `2nπ`."""
+    said = _INTEGERS.search(text)
+    letters = [said[1]] if said else re.findall(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])", text)
+    text = text[: said.start()] if said else text
+    return re.sub(rf"(?<![A-Za-z\\]){letters[0]}(?![A-Za-z])", "n", text) if letters else text
 
 
 _CAPITALS = re.compile(r"[A-Z]{3,}")
@@ -156,22 +144,29 @@ _ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
 # One quantifier over the atoms, or a long formula would be tried in every way to part it
 _SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
 _CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
-_ORBITALS = re.compile(r"(?:\[[A-Z][a-z]\])?(?:[1-7][spdf]\^?(?:1[0-4]|\d))+|sp\^?[23](?:d\^?2?)?")
 # 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
-_DECIMAL_COMMA = re.compile(r"(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)")
+_DECIMAL_COMMA = re.compile(
+    r"(?:^|(?<==)|(?<== ))(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)"
+)
+
+
+def _with_point(match: re.Match[str]) -> str:
+    start, end = match.span()
+    return f"{match.string[:start]}{match[1].replace('.', '')}.{match[2]}{match.string[end:]}"
 
 
 def chemical(text: str) -> str | None:
     """A chemical formula or equation, however its numbers are set; `None` for anything else."""
-    if not re.search(r"[A-Zspdf]", text):
+    if not re.search(r"[A-Z]", text):
         return None
     plain = re.sub(r"[\s_{}]", "", re.sub(r"\\(?:longr|r)ightarrow|\\to(?![a-z])|→", "->", text))
-    if _ORBITALS.fullmatch(plain):
-        return plain.replace("^", "")
     plain = re.sub(r"^([A-Z][a-z]?)(\d[+-])$", r"\1^\2", plain).replace("=", "->")
     if re.fullmatch(r"(?=.+[A-Z])[A-Z][\w()]*\^\d*[+-]", plain):  # NH4+
         plain = plain.replace("^", "")
-    return plain if _CHEMICAL.fullmatch(plain) and not plain.isdigit() and re.search(r"[A-Z]", plain) else None
+    if not _CHEMICAL.fullmatch(plain) or plain.isdigit() or not re.search(r"[A-Z]", plain):
+        return None
+    sides = [sorted(re.split(r"\+(?=[\dA-Z(^])", side)) for side in plain.split("->")]  # in any order
+    return plain if len(sides) < 2 else "->".join(map("+".join, sides))
 
 
 # ------------------------------------------------------------------------------------------------------------ dressing
@@ -187,9 +182,7 @@ _HEDGE = re.compile(
     r"|in (?=\d{4}$)|on (?=[a-z]+day\b)|from (?=\d+ (?:to|-) ))\s*",
     re.IGNORECASE,
 )
-_NOTHING = frozenset(
-    ("no solution", "no solutions", "no real solution", "no real solutions", "无解", "empty set", "空集")
-)
+_NOTHING = re.compile(r"no (?:real )?solutions?|无解|empty set|空集", re.I)
 _MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
 _REMARK = re.compile(
@@ -221,7 +214,7 @@ def _claim(text: str) -> str | None:
 def _undressed(text: str) -> str:
     """Remove hedges, a final full stop and brackets around a single entry."""
     text = text[match.end() :] if (match := _HEDGE.match(text)) else text
-    if text.casefold() in _NOTHING:
+    if _NOTHING.fullmatch(text):
         return "∅"
     text = _REMARK.sub("", _MINUS.sub("-", _ASIDE.sub(r" ≈ \1", text)))
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
@@ -234,12 +227,9 @@ def _undressed(text: str) -> str:
     return _undressed(plain) if plain and len(listings.entries(plain, bare=False)) == 1 else text
 
 
-_ABOUT = re.compile("≈")
-
-
 def _rounded(answer: str, gold: str, terms: Terms) -> bool | None:
     """Compare `5√2 ≈ 7.07`, which states both if the second is the first, rounded; `None` without rounding."""
-    stated = [[side for side in split_top(text, _ABOUT) if side] for text in (answer, gold)]
+    stated = [[side for side in split_top(text, re.compile("≈")) if side] for text in (answer, gold)]
     if stated == [[answer], [gold]]:
         return None
     for position, sides in enumerate(stated):
@@ -254,7 +244,7 @@ def _rounds_to(exact: str, rounded: str) -> bool:
     try:
         (value, _), (target, _) = quantity(exact.rpartition("=")[2].strip()), quantity(rounded)
         difference = abs(complex(numeric.value_of(value)) - complex(numeric.value_of(target)))
-    except (Unreadable, NeedsAlgebra, OverflowError):
+    except (Unreadable, OverflowError):
         return False
     places = len(re.sub(r"\D", "", target.partition(".")[2]))
     return difference <= 0.5 * 10.0**-places * (1 + 1e-9)
@@ -302,7 +292,7 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
 def _is_formula(text: str) -> bool:
     try:
         return not re.fullmatch(r"[A-Za-z]+\d+", text) and bool(read(text).symbols)
-    except (Unreadable, NeedsAlgebra):
+    except Unreadable:
         return False
 
 
@@ -312,27 +302,12 @@ _PARTS = dict(
     zip("half halves quarter third fourth fifth sixth eighth tenth".split(), (2, 2, 4, 3, 4, 5, 6, 8, 10), strict=True)
 )
 _PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
-_CHINESE_PART = re.compile("([二三四五六七八九十])分之([一二两三四五六七八九])")
-_CHINESE_COUNT = re.compile("^[一二两三四五六七八九十]+(?=[个只条本张名位次种辆块件倍项人天元])")
-_A_MAGNITUDE = re.compile(r"an?\s(?=(?:dozen|hundred|thousand|million|billion)\b)", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
 _NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
 _COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(_MAGNITUDES)})s?)?", re.I)
 _SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
 _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
-
-
-def _mixed(text: str) -> str:
-    """Write `2 and 1/4` and `two and a half` without "and"."""
-    whole, _, part = text.partition(" and ")
-    whole = NUMBER_WORDS.get(whole.lower(), whole)
-    part = _PART.sub(_as_fraction, re.sub("^an? ", "one ", part))
-    return f"{whole} {part}" if whole.isdigit() and re.match(r"\d+/\d|\\frac", part) else text
-
-
-def _as_fraction(match: re.Match[str]) -> str:
-    return f"{NUMBER_WORDS[match[1].lower()]}/{_PARTS[match[2].lower()]}"
 
 
 def in_full(text: str) -> str:
@@ -343,10 +318,8 @@ def in_full(text: str) -> str:
 
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
-    text = _CHINESE_COUNT.sub(lambda match: NUMBER_WORDS.get(match[0], match[0]), text)
-    text = _CHINESE_PART.sub(lambda match: f"{NUMBER_WORDS[match[2]]}/{NUMBER_WORDS[match[1]]}", text)
-    text = _PART.sub(_as_fraction, text)
-    first, space, rest = _A_MAGNITUDE.sub("1 ", text).partition(" ")
+    text = _PART.sub(lambda part: f"{NUMBER_WORDS[part[1].lower()]}/{_PARTS[part[2].lower()]}", text)
+    first, space, rest = text.partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
         first = NUMBER_WORDS[first.lower()]
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
@@ -356,7 +329,7 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
 
 def unit_of_number(text: str) -> MeasurementUnit | None:
     """The unit of a number or of an equation that states one; `None` for anything else."""
-    with suppress(Unreadable, NeedsAlgebra, Refused):
+    with suppress(Unreadable, Refused):
         number, unit = quantity(normalise(text).rpartition("=")[2].strip())
         numeric.value_of(number)
         return unit
@@ -371,8 +344,8 @@ def _multiplied(match: re.Match[str]) -> str:
 def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: MeasurementUnit, terms: Terms) -> bool:
     if (unit if gold_unit == PERCENT else gold_unit) not in (PERCENT, PLAIN):
         return False
-    as_written = unit != gold_unit and terms.percent and _values(value, target, terms)
-    if gold_unit == PLAIN and terms.percent and not _values(f"|{target}|<=1", "1", terms):
+    as_written = unit != gold_unit and terms.percent and "%" not in value + target and _values(value, target, terms)
+    if gold_unit == PLAIN and terms.percent and not re.fullmatch(r"0?\.\d+", target):  # 25% of a question is not 0.25%
         return as_written
     return as_written or _values(value, target, terms, unit, gold_unit)
 
@@ -380,44 +353,23 @@ def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: Measure
 def _same_noun(left: str, right: str) -> bool:
     """Whether two nouns agree: `apple` and `red apple`; Chinese counters are written without a space."""
     short, long = sorted((left, right), key=len)
-    return (
-        short == long
-        or long.endswith(f" {short}")
-        or (not short.isascii() and (long.startswith(short) or long.endswith(short)))
-    )
+    counter = not short.isascii() and (long.startswith(short) or long.endswith(short))
+    return short == long or long.endswith(f" {short}") or counter
 
 
 def _values(
     answer: str, gold: str, terms: Terms, unit: MeasurementUnit = PLAIN, gold_unit: MeasurementUnit = PLAIN
 ) -> bool:
-    """Compare two expressions by evaluation, by algebra, or as words where they are not mathematics."""
+    """Compare two expressions by evaluation, or as words where they are not mathematics."""
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
         value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
-        try:
-            return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
-        except NeedsAlgebra:
-            if terms.algebra is None:
-                raise
-        left, right = (_in_base_units(text, u) for text, u in ((answer, unit), (gold, gold_unit)))
-        return terms.algebra.equal(left, right, relative_tolerance=1e-2 if terms.lenient else 1e-6)
+        return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
         return bool(words(gold)) and same_words(answer, gold)
 
 
-def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
+def _ratio(answer: str, gold: str) -> float | None:
     with suppress(Unreadable):
-        try:
-            return numeric.numeric_ratio(answer, gold)
-        except NeedsAlgebra:
-            if terms.algebra is None:
-                raise
-        return terms.algebra.ratio(answer, gold)
+        return numeric.numeric_ratio(answer, gold)
     return None
-
-
-def _in_base_units(text: str, unit: MeasurementUnit) -> str:
-    if unit.factor == 1 and not unit.offset:
-        return text
-    factor, offset = (f"\\frac{{{part.numerator}}}{{{part.denominator}}}" for part in (unit.factor, unit.offset))
-    return f"({text}) \\cdot {factor} + {offset}"

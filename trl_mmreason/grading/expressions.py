@@ -1,21 +1,19 @@
-"""Parse and evaluate an expression: exactly for rational numbers, otherwise in floating point.
+"""Parse expressions, for `numeric.py` to evaluate.
 
-A recursive descent over the canonical form of `notation.py`, fast and bounded enough for the caller's process;
-`explicit.py` extends its grammar by what is for computer algebra in a worker (sums, integrals, matrices …). It knows
-numbers, letters as variables, `+ - * / ^ !`, roots, absolute values, percent, degrees and the elementary functions.
-Nothing grows without bound: text, nesting, powers and factorials are refused early, so that it
-may run in the caller's process on hostile text.
+A recursive descent over the canonical form of `notation.py`. It knows numbers, letters as variables, `+ - * / ^ !`,
+roots, absolute values, percent, degrees, binomials and the elementary functions. What else a text holds makes it
+unreadable; nothing of it is ever run as code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .notation import MARKS, MAX_DEPTH, NeedsAlgebra, Refused, Unreadable
+from .notation import MARKS, MAX_DEPTH, Refused, Unreadable
 
 Node = tuple[Any, ...]
 """("number", Fraction) | ("symbol", name) | ("sum" | "product", [nodes]) | (operation or function, node, …)."""
@@ -30,22 +28,24 @@ _TOKEN = re.compile(
 FUNCTIONS = frozenset(
     (
         "sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh arcsinh arccosh arctanh ln log lg "
-        "exp sqrt cbrt abs"
+        "arsinh arcosh artanh exp sqrt cbrt abs"
     ).split()
 )
 _CONSTANTS = {"π": ("pi",), "pi": ("pi",), "e": ("e",), "i": ("i",), "∞": ("infinity",), "inf": ("infinity",)}
-ENDS = frozenset("+-)]}|,=<>")
+_ENDS = frozenset((*"+-)]}|,=<>", "\\rfloor", "\\rceil", ""))
+_POSTFIXES = {"!": "factorial", "%": "percent", "°": "degrees"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _VOWELS = frozenset("aeiou")
 
 
 class Expression(NamedTuple):
-    """A parsed expression, and whether it contains a decimal point or `i`."""
+    """A parsed expression; whether it contains a decimal point or `i`; whether its variables are whole numbers."""
 
     node: Node
     symbols: frozenset[str]
     decimal: bool
     imaginary: bool
+    whole: bool
 
 
 _APPLIED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])'*[(\[]\s*[A-Za-z0-9]\s*[)\]]")
@@ -58,43 +58,23 @@ def functions_in(*texts: str) -> frozenset[str]:
 
 @lru_cache(maxsize=512)
 def read(text: str, functions: frozenset[str] = frozenset()) -> Expression:
-    """Parse the canonical form of one expression, in which some letters may name functions.
-
-    Raises:
-        Unreadable: it is not one expression.
-        NeedsAlgebra: it holds what only computer algebra understands.
-        Refused: it is nested too deep, or its numbers are too large.
-    """
+    """Parse the canonical form of one expression, in which some letters may name functions."""
     # `no` is a word, `2ab` a product
     in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
     parser = Parser([(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)], functions, in_formula)
-    return Expression(parser.whole(), frozenset(parser.symbols), "." in text, parser.imaginary)
+    return Expression(parser.all(), frozenset(parser.symbols), "." in text, parser.imaginary, parser.whole)
 
 
 class Parser:
-    """Recursive descent: each method reads one rule of the grammar.
+    """Recursive descent: each method reads one rule of the grammar."""
 
-    Args:
-        tokens: (kind, text), kinds as in `_TOKEN`.
-        functions: letters that name functions.
-        in_formula: whether two or three letters side by side are a product.
-    """
-
-    known = FUNCTIONS
-    ends = ENDS
-    postfixes: Mapping[str, str] = {"!": "factorial", "%": "percent", "°": "degrees"}
-
-    def __init__(
-        self, tokens: list[tuple[str | None, str]], functions: frozenset[str] = frozenset(), in_formula: bool = True
-    ) -> None:
+    def __init__(self, tokens: list[tuple[str | None, str]], functions: frozenset[str], in_formula: bool) -> None:
         self.functions = functions
         self.tokens = tokens
-        self.in_formula = in_formula
-        self.position = 0
-        self.depth = 0
-        self.bars = 0
+        self.in_formula = in_formula  # whether two or three letters side by side are a product
+        self.position = self.depth = self.bars = 0
         self.symbols: set[str] = set()
-        self.imaginary = False
+        self.imaginary = self.whole = False
 
     def peek(self, offset: int = 0) -> str:
         position = self.position + offset
@@ -111,19 +91,13 @@ class Parser:
         self.position += 1
         return token
 
-    def whole(self) -> Node:
-        """Read all tokens as one expression."""
+    def all(self) -> Node:
         node = self.sum()
         if self.peek():
             raise Unreadable(f"{self.peek()!r} is out of place")
         return node
 
-    def undecided(self, what: str) -> None:
-        """Give up at what floating point cannot decide."""
-        raise NeedsAlgebra(what)
-
     def skip(self, token: str) -> bool:
-        """Take the token if it is next."""
         is_next = self.peek() == token
         self.position += is_next
         return is_next
@@ -144,8 +118,8 @@ class Parser:
             if token in ("*", "/"):
                 self.take()
                 sign = self.peek() == "-" and bool(self.take())
-                letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in self.known
-                if token == "/" and letters and self.peek(1) in self.ends | {""}:  # t/RC is t/(RC)
+                letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in FUNCTIONS
+                if token == "/" and letters and self.peek(1) in _ENDS:  # t/RC is t/(RC)
                     here = self.position
                     self.tokens[here : here + 1] = [("symbol", "("), self.tokens[here], ("symbol", ")")]
                 factor = self.power()
@@ -159,28 +133,21 @@ class Parser:
         return ("minus", node) if negative else node
 
     def sign(self) -> bool:
-        """Whether the signs that are next make a minus."""
         negative = False
         while self.peek() in ("+", "-"):
             negative ^= self.take() == "-"
         return negative
 
     def continues(self) -> bool:
-        """Whether the product has another factor."""
         token = self.peek()
-        return bool(token) and (token not in self.ends or (token == "|" and not self.bars))
+        return token not in _ENDS or (token == "|" and not self.bars)
 
     def power(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Refused(f"nested deeper than {MAX_DEPTH} levels")
-        node = self.postfix(self.atom())
+        node = self.postfix(self.deeper())
         if self.skip("^"):
             exponent = self.exponent()
-            if node[0] == "minus" and "symbol" in parts_of(exponent):
-                self.undecided("whether the exponent is whole")
+            self.whole |= node[0] == "minus" and "symbol" in parts_of(exponent)
             node = self.postfix(("power", node, exponent))
-        self.depth -= 1
         return node
 
     def exponent(self) -> Node:
@@ -190,9 +157,10 @@ class Parser:
 
     def postfix(self, node: Node) -> Node:
         for _ in range(MAX_POSTFIXES):
-            if self.peek() not in self.postfixes:
+            if self.peek() not in _POSTFIXES:
                 return node
-            node = (self.postfixes[self.take()], node)
+            self.whole |= self.peek() == "!"
+            node = (_POSTFIXES[self.take()], node)
         raise Refused(f"more than {MAX_POSTFIXES} signs after a number")
 
     def atom(self) -> Node:
@@ -214,7 +182,6 @@ class Parser:
         raise Unreadable(f"{token!r} is not mathematics" if token else "it ends too early")
 
     def group(self, closing: str) -> Node:
-        """Read the rest of a pair of brackets."""
         bars, self.bars = self.bars, 0
         node = self.sum()
         self.bars = bars
@@ -256,11 +223,12 @@ class Parser:
         return None
 
     def command(self) -> Node:
-        name = self.take()[1:]
+        command = self.take()
+        name = command[1:]
         if name == "frac":
             upper, lower = self.argument(), self.argument()
-            if upper == ("symbol", "d") and lower[0] == "product" and lower[1][0] == upper:
-                raise NeedsAlgebra("a derivative")
+            if lower[0] == "product" and lower[1][0] == ("symbol", "d"):
+                raise Unreadable("a derivative of what is not given")
             return ("product", [upper, ("inverse", lower)])
         if name == "sqrt":
             degree: Node = ("number", Fraction(2))
@@ -268,9 +236,14 @@ class Parser:
                 degree = self.sum()
                 self.take("]")
             return ("root", self.argument(), degree)
-        if name in self.known:
+        if name in FUNCTIONS:
             return self.function(name)
-        raise NeedsAlgebra(f"\\{name}")
+        if name in ("lfloor", "lceil"):
+            return (command, self.group(f"\\r{name[1:]}"))
+        if name == "binom":
+            self.whole = True
+            return ("binomial", self.argument(), self.argument())
+        raise Unreadable(f"{command} is not known here")
 
     def argument(self) -> Node:
         r"""Read the argument of `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
@@ -278,6 +251,9 @@ class Parser:
         if kind == "number" and len(token) > 1 and self.tokens[self.position - 1][1] == "\\frac" and token.isdigit():
             self.tokens[self.position : self.position + 1] = [("number", token[0]), ("number", token[1:])]
             return ("number", Fraction(int(self.take())))
+        return self.deeper()
+
+    def deeper(self) -> Node:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Refused(f"nested deeper than {MAX_DEPTH} levels")
@@ -294,20 +270,17 @@ class Parser:
             argument = self.atom()
         else:  # `\sin 2x` takes the whole product, but stops before the next function
             factors = [self.power()]
-            while self.continues() and self.peek() not in ("*", "/", "|") and not self.at_function():
+            while self.continues() and self.peek() not in ("*", "/", "|") and self.peek().lstrip("\\") not in FUNCTIONS:
                 factors.append(self.power())
             argument = factors[0] if len(factors) == 1 else ("product", factors)
-        if exponent == ("minus", ONE) and f"arc{name}" in self.known:
+        if exponent == ("minus", ONE) and f"arc{name}" in FUNCTIONS:
             return (f"arc{name}", argument)
         node: Node = (name, argument) if base is None else ("log", argument, base)
         return node if exponent is None else ("power", node, exponent)
 
-    def at_function(self) -> bool:
-        return self.peek().lstrip("\\") in self.known
-
     def word(self) -> Node:
         token = self.peek()
-        if token in self.known:
+        if token in FUNCTIONS:
             return self.function(self.take())
         marked = any(mark in MARKS for _, mark in self.tokens[self.position + 1 : self.position + 2])  # î is a variable
         if token in _CONSTANTS and not marked:

@@ -48,7 +48,11 @@ _NAMED_SEPARATORS = re.compile(rf"{_SEPARATORS.pattern}(?:[A-Za-z]\s{{0,3}}=[\s$
 _NOTE = re.compile(r"\s?[(（]\s?答案不唯一[^()（）]{0,40}[)）]\s?\Z|\A答案不唯一[,，]\s?(?:例?如)[:：]?")  # of a gold
 # A box that its own sentence takes back
 _NOT_THIS = re.compile(r"(?:\b(?:is|are|be)\s+not|\bisn't|\bcannot\s+be|不是|不可能是)[\s$*(\\:]*\Z", re.I)
-_IS_WRONG = re.compile(r"[\s$*)\\]*(?:\b(?:is|was)\s+(?:not\b|wrong|incorrect|false)|是错|不对)", re.I)
+_IS_WRONG = re.compile(
+    r"[\s$*)\\]*(?:\b(?:is|was)\s+(?:not\b|wrong|incorrect|false)|是错|不对"
+    r"|[,;]?\s*\b(?:but|which|though)\s(?:(?:that|this|it)\s)?(?:is|was)\s+(?:wrong|incorrect|false|not\s(?:right|correct)))",
+    re.I,
+)
 
 
 class _Span(NamedTuple):
@@ -121,18 +125,11 @@ def without_thinking(text: str) -> str | None:
 
 
 class Spans(NamedTuple):
-    """Boxes and tags of a text.
+    """Boxes and tags of a text."""
 
-    Attributes:
-        filled: those with content, ordered by end: what is nested stands before what holds it.
-        some_are_empty: others have none.
-        missing_until: the end of the last one, if that is cut off, said to be wrong, or empty and does not quote an
-            instruction, as in "put it in \\boxed{}"; else None.
-    """
-
-    filled: list[_Span]
+    filled: list[_Span]  # with content, ordered by end
     some_are_empty: bool = False
-    missing_until: int | None = None
+    missing_until: int | None = None  # the end of the last one, if it is cut off, said to be wrong, or empty
 
 
 def find_spans(text: str) -> Spans:

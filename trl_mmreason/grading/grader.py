@@ -6,55 +6,37 @@ import logging
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal
 
 from .choices import without_labels
 from .decide import decide, gold_problem
 from .declarations import without_dressing
 from .extraction import extract_answer, read_gold, without_thinking
-from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
+from .notation import MAX_CHARACTERS, Refused
 from .numeric import MAX_BITS
 from .prose import prose_answer
 from .tolerance import second_look, tolerance_of
 from .verdict import Verdict
 from .words import same_words
-from .workers import Outcome, Workers
 
 logger = logging.getLogger(__name__)
 
 Gold = str | int | float | Sequence[str | int | float]
 
 CACHE_SIZE = 100_000
-_FINAL = frozenset(("rules", "algebra"))
 _SHOWN = 80
 _QUESTION_CHARACTERS = 2000  # its end, where it asks
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_cache: dict[Hashable, Verdict] = {}
 _reported: set[Hashable] = set()
-
-
-class GradingQuery(NamedTuple):
-    """Everything that a verdict depends on; equal questions are decided once."""
-
-    answer: str
-    golds: tuple[str, ...]
-    choices: tuple[tuple[str, str], ...]
-    question: str | None
-    lenient: bool
-
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of `decide`, in this process or in a worker."""
-        return {**self._asdict(), "choices": dict(self.choices)}
 
 
 @dataclass(frozen=True)
 class Grader:
     """Decides whether an answer is right.
 
-    Most answers are settled where they are asked about, in microseconds. What needs computer algebra goes to worker
-    processes, which start when first needed, are shared by all graders with the same limits, and are killed and
-    replaced when they exceed them. Nothing of an answer is ever run as code. Any thread and process may use it.
+    Most answers are settled in microseconds; the work for each is bounded, and what exceeds that is wrong. Nothing of
+    an answer is ever run as code. Any thread and process may use it.
 
     Args:
         tolerance: "strict": numbers may differ by 1e-6 of the gold; "lenient": by 1e-2 where the gold is a decimal, a
@@ -62,28 +44,16 @@ class Grader:
             whole ones too, may differ by that share of the gold, but for choices.
         prose: where an answer is not declared, it is what the last sentence with a value states (`prose.py`): for
             benchmarks whose authors extract answers, never for rewards.
-        workers: number of worker processes.
-        deadline_seconds: what takes longer is wrong.
-        memory_bytes: address space of a worker; what needs more is wrong.
     """
 
     tolerance: Literal["strict", "lenient"] | float = "strict"
-    workers: int = 2
-    deadline_seconds: float = 3.0
-    memory_bytes: int = 1 << 30
     prose: bool = False
 
     def __post_init__(self) -> None:
-        share = self.tolerance if isinstance(self.tolerance, float) else 0.0
-        if self.tolerance not in ("strict", "lenient") and not 0 < share < 1:
-            raise ValueError(
-                f'Grader: tolerance is {self.tolerance!r}, expected "strict", "lenient" or a share such as 0.05.'
-            )
-        if self.workers < 1 or self.deadline_seconds <= 0:
-            raise ValueError(
-                f"Grader: workers is {self.workers} and deadline_seconds {self.deadline_seconds}, expected at least "
-                "one worker and a deadline above zero."
-            )
+        known = self.tolerance in ("strict", "lenient") or isinstance(self.tolerance, float) and 0 < self.tolerance < 1
+        if not known:
+            named = '"strict", "lenient" or a share such as 0.05'
+            raise ValueError(f"Grader: tolerance is {self.tolerance!r}, expected {named}.")
 
     def grade(
         self,
@@ -116,56 +86,52 @@ class Grader:
             True
         """
         fields = {"choices": choices, "question": question, "hint": hint, "tolerance": tolerance, "id": id}
-        items = [{"completion": completion, "gold": gold, **fields}]
-        return self._grade_all(items)[0] if self._grades_itself else self.grade_batch(items)[0]
+        if self._grades_itself:
+            return self._grade_one(completion, gold, **fields)
+        return self.grade_batch([{"completion": completion, "gold": gold, **fields}])[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        """Grade many items, each the arguments of `grade` by name; workers decide what needs algebra.
-
-        Of a subclass that overrides `grade` alone, this asks that for each item.
-        """
-        return [self.grade(**item) for item in items] if self._grades_itself else self._grade_all(items)
+        """Grade many items, each the arguments of `grade` by name, which a subclass may override."""
+        return [self.grade(**item) if self._grades_itself else self._grade_one(**item) for item in items]
 
     @property
     def works_elsewhere(self) -> bool:
-        """Whether answers may be graded in a thread while others are sampled, as the rules can with their workers.
-
-        A subclass with a `grade` or `grade_batch` of its own says so by `works_elsewhere = True`.
-        """
+        """Whether answers may be graded in a thread while others are sampled; a subclass of its own may say so."""
         return not self._grades_itself and type(self).grade_batch is Grader.grade_batch
 
     @property
     def _grades_itself(self) -> bool:
         return type(self).grade is not Grader.grade
 
-    def _grade_all(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        items = list(items)
-        verdicts = self._settle([self._open(**item) for item in items])
-        share = None if isinstance(self.tolerance, str) else self.tolerance
-        for place, item in enumerate(items):
-            allowed = tolerance_of(item.get("tolerance") or share)
-            if allowed and not item.get("choices"):
-                verdicts[place] = second_look(
-                    verdicts[place], item["gold"], item["completion"], allowed, item.get("question")
-                )
-        return verdicts
+    def _grade_one(
+        self,
+        completion: str,
+        gold: Any,
+        choices: Any = None,
+        question: Any = None,
+        hint: Any = None,
+        tolerance: Any = None,
+        id: Any = None,
+    ) -> Verdict:
+        verdict = self._by_rules(completion, gold, choices, question, id)
+        allowed = tolerance_of(tolerance or (None if isinstance(self.tolerance, str) else self.tolerance))
+        if not allowed or choices:
+            return verdict
+        return second_look(verdict, gold, completion, allowed, question)
 
     def equivalent(self, first: str, second: str) -> bool:
         """Whether two answers are equivalent; symmetric, as neither is the gold answer."""
-        pairs = [(first, second), (second, first)]
-        return any(verdict.correct for verdict in self._settle([self._question(a, (b,)) for a, b in pairs]))
+        lenient = self.tolerance == "lenient"
+        return any(_decided(a, (b,), (), None, lenient).correct for a, b in ((first, second), (second, first)))
 
-    def _open(
+    def _by_rules(
         self,
         completion: str,
         gold: Gold | None,
-        choices: Mapping[str, str | None] | None = None,
-        question: str | None = None,
-        hint: str | None = None,
-        tolerance: Any = None,
-        id: Any = None,
-    ) -> Verdict | GradingQuery:
-        """Return the verdict if no comparison is needed, else the question to decide."""
+        choices: Mapping[str, str | None] | None,
+        question: str | None,
+        id: Any,
+    ) -> Verdict:
         _check(completion, choices, question)
         plain = getattr(gold, "tolist", None)  # of numpy
         gold = plain() if plain else gold
@@ -176,7 +142,7 @@ class Grader:
         if not golds:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
-        parts = any("," in one or ";" in one for one in golds)
+        parts = any(re.search(r"[,;]|\([b2]\)", one) for one in golds)
         extracted = prose_answer(completion) if self.prose else extract_answer(completion, parts=parts)
         if extracted is None:
             spoken = without_dressing(without_thinking(completion) or "")
@@ -186,46 +152,12 @@ class Grader:
         if len(extracted) > MAX_CHARACTERS:
             reason = f"refused: {len(extracted)} characters long, more than {MAX_CHARACTERS} are not compared"
             return Verdict(False, f"{extracted[:_SHOWN]}…", reason, "size")
-        return self._question(extracted, golds, known, question)
-
-    def _question(
-        self, answer: str, golds: tuple[str, ...], choices: Mapping[str, str] | None = None, question: str | None = None
-    ) -> GradingQuery:
-        question_tail = question and question[-_QUESTION_CHARACTERS:]
-        return GradingQuery(answer, golds, tuple((choices or {}).items()), question_tail, self.tolerance == "lenient")
-
-    def _settle(self, opened: Sequence[Verdict | GradingQuery]) -> list[Verdict]:
-        """Decide each open question once: from the cache, here, or in the workers."""
-        decided: dict[Hashable, Verdict] = {}
-        waiting: list[GradingQuery] = []
-        for question in dict.fromkeys(entry for entry in opened if isinstance(entry, GradingQuery)):
-            verdict = _cache.get(question) or _decide_here(question)
-            if verdict is None:
-                waiting.append(question)
-            else:
-                decided[question] = verdict
-        if waiting:
-            workers = _shared_workers(self.workers, self.deadline_seconds, self.memory_bytes)
-            outcomes = workers.decide([question.arguments() for question in waiting])
-            for question, outcome in zip(waiting, outcomes, strict=True):
-                decided[question] = _verdict(question, outcome)
-        if len(_cache) + len(decided) > CACHE_SIZE:
-            _cache.clear()
-        # what failed for want of time or memory may do better another time, or with other limits
-        _cache.update({question: verdict for question, verdict in decided.items() if verdict.decided_by in _FINAL})
-        return [decided[entry] if isinstance(entry, GradingQuery) else entry for entry in opened]
+        asked = question and question[-_QUESTION_CHARACTERS:]
+        return _decided(extracted, golds, tuple(known.items()), asked, self.tolerance == "lenient")
 
 
 def grader_or_rules(grader: Any, name: str) -> Any:
-    """Return the given grader, or `Grader()` for `None`.
-
-    Args:
-        grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
-        name: name of the caller, for the error.
-
-    Raises:
-        TypeError: it cannot grade.
-    """
+    """Return the given grader, or `Grader()` for `None`; a TypeError of the caller `name` if it cannot grade."""
     if grader is None:
         return Grader()
     if isinstance(grader, type) or not callable(getattr(grader, "grade_batch", None)):
@@ -238,11 +170,7 @@ def grader_or_rules(grader: Any, name: str) -> Any:
 
 
 def grader_settings(grader: Any) -> str:
-    """Describe the grader for a store's settings by its repr, which must be equal in other processes.
-
-    Of what is known by its address in memory the name of its class remains. So what the repr of a grader of one's own
-    does not say, or who a `JudgeGrader` asks through a plain function, may change without being noticed.
-    """
+    """Describe the grader for a store's settings by its repr, without addresses, equal in other processes."""
     return _ADDRESS.sub("", repr(grader))
 
 
@@ -256,9 +184,19 @@ def equivalent(first: str, second: str) -> bool:
     return Grader().equivalent(first, second)
 
 
-@cache
-def _shared_workers(count: int, deadline_seconds: float, memory_bytes: int) -> Workers:
-    return Workers(count, deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
+@lru_cache(CACHE_SIZE)
+def _decided(
+    answer: str, golds: tuple[str, ...], choices: tuple[tuple[str, str], ...], question: str | None, lenient: bool
+) -> Verdict:
+    """Decide once about what is equal."""
+    if answer in golds:
+        return Verdict(True, answer, "equals the gold answer as written")
+    try:
+        correct = decide(answer, golds, choices=dict(choices), question=question, lenient=lenient)
+    except (Refused, RecursionError) as error:
+        return Verdict(False, answer, f"refused: {error}", "size")
+    reason = f"{'equals' if correct else 'differs from'} the gold answer {' or '.join(golds)[:_SHOWN]!r}"
+    return Verdict(correct, answer, reason)
 
 
 def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
@@ -276,12 +214,11 @@ def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, .
 
 
 def _check(completion: Any, choices: Any, question: Any) -> None:
-    expected = {
-        "completion": (completion, str, "a string"),
-        "choices": (choices, Mapping | None, "a mapping of label to text, or None"),
-        "question": (question, str | None, "a string, or None"),
-    }
-    for name, (value, kind, form) in expected.items():
+    for name, value, kind, form in (
+        ("completion", completion, str, "a string"),
+        ("choices", choices, Mapping | None, "a mapping of label to text, or None"),
+        ("question", question, str | None, "a string, or None"),
+    ):
         if not isinstance(value, kind):
             raise TypeError(f"Grader: {name} is {value!r:.80} of type {type(value).__name__}, expected {form}.")
 
@@ -300,29 +237,3 @@ def _report(gold: Any, id: Any, problem: str) -> None:
             where,
             problem,
         )
-
-
-def _decide_here(question: GradingQuery) -> Verdict | None:
-    if question.answer in question.golds:
-        return Verdict(True, question.answer, "equals the gold answer as written")
-    try:
-        correct = decide(**question.arguments())
-    except NeedsAlgebra:
-        return None
-    except (Refused, RecursionError) as error:
-        return Verdict(False, question.answer, f"refused: {error}", "size")
-    return Verdict(correct, question.answer, _reason(question, correct))
-
-
-def _verdict(question: GradingQuery, outcome: Outcome) -> Verdict:
-    if outcome.correct is not None:
-        return Verdict(outcome.correct, question.answer, _reason(question, outcome.correct), "algebra")
-    if outcome.status == "unreadable":
-        return Verdict(False, question.answer, f"cannot be read: {outcome.detail}", "algebra")
-    reason = {"timeout": "not decided within the time limit", "memory": "not decided within the memory limit"}
-    return Verdict(False, question.answer, reason.get(outcome.status, outcome.detail), outcome.status)
-
-
-def _reason(question: GradingQuery, correct: bool) -> str:
-    gold = " or ".join(question.golds)
-    return f"{'equals' if correct else 'differs from'} the gold answer {gold[:80]!r}"

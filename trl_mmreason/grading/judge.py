@@ -85,9 +85,8 @@ _ALONE = re.compile(r"[\s*_`\"'.()\[\]]*([01])[\s*_`\"'.()\[\]]*")
 class JudgeGrader:
     """Grader that applies the rules first, then asks a language model about answers that they call wrong.
 
-    What the rules find right stays right, and an unusable gold stays unusable. An answer about which the judge does not
-    reply, as hosted ones refuse some contents, or not so that it can be read, gets no verdict,
-    `decided_by="unreadable"`. Errors of the engine are raised.
+    What the rules find right stays right, and an unusable gold stays unusable. Without a reply that can be read there
+    is no verdict, `decided_by="unreadable"`. Errors of the engine are raised.
 
     Args:
         chat: takes conversations, each a list of messages with "role" and "content", and returns one reply for each,
@@ -98,10 +97,6 @@ class JudgeGrader:
         extract: whether the judge also looks for an answer where the rules found none.
         compare: whether it also says if an answer equals the gold one. Without, the rules decide about the answers that
             it found, as the paper does on five of its eight benchmarks (appendix C).
-
-    Raises:
-        ValueError: with neither there is nothing to ask.
-        UnsuitableEngine: none of many replies in a row can be read, or the server fails at all requests; while grading.
     """
 
     def __init__(
@@ -131,11 +126,7 @@ class JudgeGrader:
         return self.grade_batch([{"completion": completion, "gold": gold, **others}])[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        """Grade many items, each the arguments of `grade` by name.
-
-        Raises:
-            ValueError: if the engine returns another number of replies than it was given conversations.
-        """
+        """Grade many items, each the arguments of `grade` by name."""
         items = list(items)
         verdicts = self.grader.grade_batch(items)
         # An answer refused for its size is nothing to spend a judge's time on.
@@ -244,10 +235,7 @@ def _unreadable(first: Verdict, reply: str | Failure) -> Verdict:
 
 
 def _extraction(reply: str | Failure) -> str | None:
-    """Parse the extracted answer: the reply's first line without a repeated field name; empty without any.
-
-    `None` if there is no reply, it is empty, or it ends within its thoughts.
-    """
+    """The extracted answer: the reply's first line without a repeated field name; `None` without a reply."""
     spoken = "" if isinstance(reply, Failure) else (without_thinking(reply) or "").strip()
     if not spoken:
         return None

@@ -17,15 +17,10 @@ Ratio = Callable[[str, str], float | None]
 
 
 class Listing(NamedTuple):
-    """A list of entries; `opening` and `closing` are its brackets, empty for a bare list."""
+    """A list of entries; its brackets are empty for a bare list."""
 
-    opening: str
+    brackets: str
     entries: list[str]
-    closing: str
-
-    @property
-    def brackets(self) -> str:
-        return self.opening + self.closing
 
 
 # What is said to lie in a set
@@ -63,52 +58,42 @@ def listing(text: str) -> Listing | None:
     if (match := _POINT.match(text)) and bracketed(text[match.end(1) :].strip()):
         text = text[match.end(1) :].strip()
     if text == "∅":
-        return Listing("\\{", [], "\\}")
+        return Listing(_SET, [])
     held = bracketed(text)
     if held is None:
         items = _both_signs(entries(text, bare=True))
-        return Listing("", items, "") if len(items) > 1 else None
+        return Listing("", items) if len(items) > 1 else None
     opening, inside, closing = held
     if opening + closing == "()" and inside.count("±") == 1 and len(entries(inside, bare=False)) > 1:  # (0, ±4)
-        return Listing("", [f"({inside.replace('±', sign)})" for sign in "+-"], "")
+        return Listing("", [f"({inside.replace('±', sign)})" for sign in "+-"])
     items = _both_signs(entries(inside, bare=False))
-    if opening == "{":  # braces that lost their backslash
-        opening, closing = "\\{", "\\}"
-    return Listing(opening, items, closing) if len(items) > 1 or opening in ("\\{", "[") else None
+    brackets = _SET if opening == "{" else opening + closing  # braces may have lost their backslash
+    return Listing(brackets, items) if len(items) > 1 or opening in ("\\{", "{", "[") else None
 
 
 def _both_signs(items: list[str]) -> list[str]:
     """Replace each entry with ± or ∓ by two."""
-    signs = (("+", "-"), ("-", "+"))
-    return [
-        reading
-        for entry in items
-        for reading in ([entry.replace("±", a).replace("∓", b) for a, b in signs] if {*"±∓"} & {*entry} else [entry])
-    ]
+    readings = []
+    for entry in items:
+        both = [entry.replace("±", a).replace("∓", b) for a, b in ("+-", "-+")]
+        readings += both if both[0] != both[1] else [entry]
+    return readings
 
 
-# (a) 3 (b) 7, and the quotient and remainder of 12 R 3
-_LABEL = re.compile(r"(?:^|(?<=[\s,;.:]))\((?P<label>[a-h]|[1-9]|i{1,3}|iv|v)\)\s*")
-_REMAINDER = re.compile(r"(-?[\d.]+)\s+(?:R|r|remainder)\s+([\d./]+)")
-_ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
-_OPERATORS = "-+*/^="
+# (a) 3 (b) 7
+_LABEL = re.compile(r"(?:^|(?<=[\s,;.:]))\(([a-h]|[1-9]|i{1,3}|iv|v)\)\s*")
+_ORDERS = (*"abcdefgh",), (*"123456789",), ("i", "ii", "iii", "iv", "v")
+_NO_PART = re.compile(r"[+*/^=].*|.*[-+*/^=]|")
 
 
 def labelled_parts(text: str) -> list[str] | None:
     """The answers to the parts of a question, by the order of their labels; `None` without at least two labels."""
-    if match := _REMAINDER.fullmatch(text):
-        return [match[1], match[2]]
-    marks = list(_LABEL.finditer(text)) if text.startswith("(") else []
-    if len(marks) < 2:
+    before, *pieces = _LABEL.split(text)
+    parts = {label: part.strip(" ,;.") for label, part in zip(pieces[::2], pieces[1::2], strict=True)}
+    labels = next((order[: len(parts)] for order in _ORDERS if {*order[: len(parts)]} == parts.keys()), ())
+    if before or len(labels) < 2 or any(map(_NO_PART.fullmatch, parts.values())):
         return None
-    ends = [*(mark.start() for mark in marks[1:]), len(text)]
-    found = {mark["label"]: text[mark.end() : end].strip(" ,;.") for mark, end in zip(marks, ends, strict=True)}
-    in_order = next((order[: len(marks)] for order in _ORDERS if {*order[: len(marks)]} == found.keys()), None)
-    if in_order is None or any(
-        not part or part[0] in _OPERATORS[1:] or part[-1] in _OPERATORS for part in found.values()
-    ):
-        return None
-    return [found[label].removesuffix(" and").rstrip(" ,;") for label in in_order]
+    return [parts[label].removesuffix(" and").rstrip(" ,;") for label in labels]
 
 
 _CIRCLED = re.compile(r"\(\d\)(?:[\s,;和与及]+(?:and\s+)?\(\d\))+")
@@ -132,7 +117,7 @@ def compare_parts(answer: str, gold: str, same: Same) -> bool | None:
 
 
 def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
-    """Compare tuples and points in order, sets and bare lists in any order; `None` if neither has several entries.
+    """Compare tuples in order, sets and bare lists in any order; `None` if neither has several entries.
 
     A bare list against brackets must keep their order; different brackets differ, as (1, 2] does from (1, 2).
     """
@@ -212,50 +197,34 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     return all(map(same, sum(left, []), sum(right, [])))
 
 
-_FACTOR = re.compile(r"[A-Z](?:_\w)?(?:\^(?:T|\d|\{-?\d+\}))?")
-_OF_PRODUCT = re.compile(r"\(((?:[A-Z](?:_\w)?)+)\)(\^(?:T|\{-1\}))")
-
-
-def compare_matrix_products(answer: str, gold: str) -> bool | None:
-    """Compare P^{-1}AP and (AB)^T = B^TA^T by factor; `None` without an inverse or a transpose beside others."""
-    products = []
-    for text in (answer, gold):
-        plain = re.sub(r"[\s*]", "", text).replace("{T}", "T")
-        plain = _OF_PRODUCT.sub(lambda of: "".join(each + of[2] for each in _FACTOR.findall(of[1])[::-1]), plain)
-        products.append(_FACTOR.findall(plain) if re.fullmatch(f"(?:{_FACTOR.pattern})+", plain) else [])
-    shown = any(re.search(r"\^(?:T|\{-)", "".join(each)) and len({one[0] for one in each}) > 1 for each in products)
-    return products[0] == products[1] if shown and all(products) else None
-
-
-# The unit vectors of a basis, marked or not
-_BASIS = [re.compile(rf"{letter}\u0302|(?<![A-Za-z\\]){letter}(?![A-Za-z\u0302])") for letter in "ijk"]
+_COMPONENT = re.compile(r"([+-]?)([^-+,=ijk]*)([ijk])(\u0302?)")
 
 
 def compare_vectors(answer: str, gold: str, same: Same) -> bool | None:
-    """Compare `3î + 4ĵ` with `⟨3, 4⟩`, and with `3i + 4j`, by component; `None` where no basis is marked or needed."""
-    sums = [_components(text, same) for text in (answer, gold)]
-    sides = [side or _rows(text) or [] for side, text in zip(sums, (answer, gold), strict=True)]
-    shown = "\u0302" in answer + gold or None in sums
-    if not any(sums) or not shown or any(len(side) not in (2, 3) or {*map(len, side)} != {1} for side in sides):
+    """Compare `3i + 4j` with `⟨3, 4⟩`, and with `3î + 4ĵ`, by component; `None` without a sum of unit vectors."""
+    sums = [_components(text) for text in (answer, gold)]
+    left, right = (found or sum(_rows(text) or [], []) for found, text in zip(sums, (answer, gold), strict=True))
+    if not any(sums) or all(sums) and "\u0302" not in answer + gold or not {len(left), len(right)} <= {2, 3}:
         return None
-    left, right = ([*sum(side, []), "0"][:3] for side in sides)
-    return all(map(same, left, right))
+    return all(map(same, [*left, "0"][:3], [*right, "0"][:3]))
 
 
-def _at(text: str, *point: int) -> str:
-    for letter, value in zip(_BASIS, point, strict=True):
-        text = letter.sub(f"({value})", text)
-    return text
+def _components(text: str) -> list[str]:
+    plain = re.sub(r"[\s*]", "", text)
+    terms = _COMPONENT.findall(plain)
+    sizes = {letter: f"{sign}{size or 1}" for sign, size, letter, _ in terms}
+    is_sum = "".join(map("".join, terms)) == plain and len(sizes) == len(terms) > ("\u0302" not in plain)
+    return [sizes.get(letter, "0") for letter in "ijk"] if is_sum else []
 
 
-def _components(text: str, same: Same) -> list[list[str]] | None:
-    """The rows of a column with the components of a sum of basis vectors."""
-    if re.search(r"[=,&]|^[^ijk]*$", text):
-        return None
-    if sum(letter.search(text) is not None for letter in _BASIS) < 1 + ("\u0302" not in text):
-        return None
-    is_sum = same(_at(text, 2, 2, 2), f"2*({_at(text, 1, 1, 1)})")
-    return [[_at(text, 1, 0, 0)], [_at(text, 0, 1, 0)], [_at(text, 0, 0, 1)]] if is_sum else None
+_PRODUCT = re.compile(r"[A-Z\d^{}()_-]+")
+
+
+def compare_matrix_products(answer: str, gold: str) -> bool | None:
+    """Matrices do not commute: a product of capitals with an inverse or a transpose is right as it is written."""
+    plain = [re.sub(r"[\s*]", "", text).replace("{T}", "T") for text in (answer, gold)]
+    shown = any(re.search(r"\^T|\{-", text) and len(set(re.findall("[A-SU-Z]", text))) > 1 for text in plain)
+    return plain[0] == plain[1] if shown and all(map(_PRODUCT.fullmatch, plain)) else None
 
 
 def _rows(text: str) -> list[list[str]] | None:
@@ -268,5 +237,5 @@ def _rows(text: str) -> list[list[str]] | None:
     if held is None or held.brackets not in ("[]", "()", "⟨⟩"):
         return None
     inner = [listing(entry) for entry in held.entries]
-    nested = [row.entries for row in inner if row is not None and row.opening == "["]
+    nested = [row.entries for row in inner if row is not None and row.brackets[:1] == "["]
     return nested if len(nested) == len(inner) else [[entry] for entry in held.entries]

@@ -14,7 +14,7 @@ MAX_CHARACTERS = 2000
 MAX_DEPTH = 50
 
 
-class Refused(ValueError):
+class Refused(Exception):
     """Too large to compare: too long, too deep, or a tower of exponents."""
 
 
@@ -24,10 +24,6 @@ class Unreadable(ValueError):
 
 class Undefined(Unreadable):
     """Mathematics without a value, such as 1/0."""
-
-
-class NeedsAlgebra(Exception):
-    """Only computer algebra can decide this."""
 
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
@@ -46,17 +42,8 @@ _GREEK = {
 _CHARACTERS = str.maketrans(
     {
         **_FRACTIONS,
-        **dict.fromkeys("−–—‒", "-"),
-        **dict.fromkeys("×·⋅∙∗✕", "*"),
-        **dict.fromkeys("÷⁄∕", "/"),
-        **dict.fromkeys("“”„〝〞", '"'),
-        **dict.fromkeys("‘’‛′`", "'"),
-        **dict.fromkeys("、﹐", ", "),
-        **dict.fromkeys("≤⩽≦", "<="),
-        **dict.fromkeys("≥⩾≧", ">="),
-        **dict.fromkeys("ħℏ", "h\u0335"),
-        **dict.fromkeys("˚º", "°"),
-        **dict(zip("≌〃∼⋃【】〈〉", "≅∥≈∪[]⟨⟩", strict=True)),
+        **dict(zip("−–—‒×·⋅∙∗✕÷⁄∕“”„〝〞‘’‛′`˚º≌〃∼⋃【】〈〉", "----******///\"\"\"\"\"'''''°°≅∥≈∪[]⟨⟩", strict=True)),
+        **dict(zip("、﹐≤⩽≦≥⩾≧ħℏ", [", ", ", ", *["<="] * 3, *[">="] * 3, "h\u0335", "h\u0335"], strict=True)),
         **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)},
         **{chr(ord("①") + number): f" ({number + 1}) " for number in range(9)},
         "‰": " /1000 ",
@@ -79,27 +66,17 @@ _COMMANDS = {
         "left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle textstyle limits nolimits".split(), ""
     ),
     **dict.fromkeys("quad qquad space enspace thinspace hspace newline checkmark blacksquare".split(), " "),
-    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], "\\frac"),
-    **dict.fromkeys(["cdot", "times", "ast", "bullet"], "*"),
-    **dict.fromkeys(["le", "leq", "leqslant", "leqq"], "<="),
-    **dict.fromkeys(["ge", "geq", "geqslant", "geqq"], ">="),
-    **dict.fromkeys(["ne", "neq"], "!="),
-    **dict.fromkeys(["approx", "simeq", "thickapprox"], "≈"),
-    **dict.fromkeys(["emptyset", "varnothing"], "∅"),
-    **dict.fromkeys(["cup", "bigcup"], "∪"),
-    **dict.fromkeys(["vert", "lvert", "rvert", "mid"], "|"),
-    **dict.fromkeys(["degree", "circ"], "°"),
-    **dict.fromkeys(["ldots", "dots", "cdots"], "..."),
     **dict(
-        pair.split("=")
-        for pair in "div=/ lt=< gt=> pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
-        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ cap=∩ lbrace=\\{ rbrace=\\} backslash=\\ "
-        "setminus=\\setminus".split()
+        pair.split("=", 1)
+        for pair in "dfrac=\\frac tfrac=\\frac cfrac=\\frac setminus=\\setminus cdot=* times=* ast=* bullet=* div=/ "
+        "lt=< gt=> le=<= leq=<= leqslant=<= leqq=<= ge=>= geq=>= geqslant=>= geqq=>= ne=!= neq=!= approx=≈ simeq=≈ "
+        "thickapprox=≈ emptyset=∅ varnothing=∅ cup=∪ bigcup=∪ cap=∩ vert=| lvert=| rvert=| mid=| degree=° circ=° "
+        "ldots=... dots=... cdots=... pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
+        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ lbrace=\\{ rbrace=\\} backslash=\\ imath=i "
+        "jmath=j".split()
     ),
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],
-    "imath": "i",
-    "jmath": "j",
     "hbar": " h\u0335 ",
     "ell": " l ",
     "angle": " angle ",
@@ -114,7 +91,7 @@ _WRAPPERS = frozenset(
 )
 # The segment AB, however it is marked; marks over digits stay, as in 0.\overline{3}.
 _MARKED_LETTERS = re.compile(
-    r"\\(?:overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{\s*([A-Za-z]\s*[A-Za-z][A-Za-z\s']*)\}"
+    r"\\(overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{\s*([A-Za-z]\s*[A-Za-z][A-Za-z\s']*)\}"
 )
 # Marks over one letter make another variable of it; an arrow, as bold type, only says that it is a vector.
 _ACCENTS = {
@@ -127,20 +104,13 @@ _ACCENTS = {
 }
 _ARROW = "\u20d7"
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
-# The vector from A to B
-_BETWEEN_POINTS = re.compile(r"\\(?:vec|overrightarrow)\s*\{\s*([A-Z])\s*([A-Z])\s*\}")
-# Combinations and arrangements, n below and k above
-_COUNTED = re.compile(r"(?<![A-Za-z\\])([CAP])_\{?(\d+)\}?\s*\^\{?(\d+)\}?")
 # Another way of writing the same: what has to occur in the text, pattern, replacement
 _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     ("!=", re.compile(r"(?<=\d)!=(?=\s*\d)"), "! ="),  # 4! = 24
     ("\\", re.compile(r"\\(?:mathrm|mathbb|rm)\s+([A-Za-z])(?![A-Za-z])"), r" \1 "),
+    ("{", re.compile(r"(?<=\d)\\(?:text|mathrm)\s*\{\s*[eE]\s*\}\s*(?=[-+]?\d)"), "e"),  # 5.0\text{E}14
     ("prime", re.compile(r"\^\s*(?:\{\s*(?:\\prime\s*)+\}|\\prime\b)"), lambda match: "'" * match[0].count("prime")),
     ("0x", re.compile(r"(?<![\w.])0x([\dA-Fa-f]+)(?!\w)"), lambda match: f"{match[1].upper()}_{{16}}"),
-    ("US", re.compile(r"\bUS(?:D\s?\\?\$?|\\?\$)\s*(?=\d)"), "¤"),
-    ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),
-    ("pH", re.compile(r"\bpH\s+(?=\d)"), "pH = "),
-    ("mod", re.compile(r"\s*\(?\\?\b[pb]?mod\s*\{?(\d+)\}?\)?"), r" mod \1"),
     ("度", re.compile(r"(?<=\d)\s?度\s?(\d+)\s?分(?!钟)"), r"°\1'"),
     ("秒", re.compile(r"(?<=\d')\s?(\d+)\s?秒"), r"\1''"),
     ("//", re.compile(r"(?<=[A-Z])\s*//\s*(?=[A-Z])"), "∥"),
@@ -148,9 +118,13 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
     ("mil", re.compile(r"(?<=\d)\s*per ?mil(?:le?)?\b"), " /1000 "),
     ("0b", re.compile(r"(?<![\w.])0b([01]+)(?!\w)"), r"\1_2"),
+    ("choose", re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}"), r"\\binom{\1}{\2}"),
+    ("US", re.compile(r"\bUS(?:D\s?\\?\$?|\\?\$)\s*(?=\d)"), "¤"),
+    ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),
+    ("pH", re.compile(r"\bpH\s+(?=\d)"), "pH = "),
+    ("mod", re.compile(r"\s*\(?\\?\b[pb]?mod\s*\{?(\d+)\}?\)?"), r" mod \1"),
     ("且", re.compile(r"(?<=[\d)}])\s*且\s*(?=[A-Za-z(\d-])"), " and "),
     ("或", re.compile(r"(?<=[\d)}])\s*或\s*(?=[A-Za-z(\d-])"), " or "),
-    ("choose", re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}"), r"\\binom{\1}{\2}"),
     ("_", re.compile(r"\(\s*([\dA-F]+)\s*\)\s*_\s*\{?\s*(\d+)\s*\}?"), r"\1_\2"),  # the base of a number
     (
         "\\",
@@ -181,21 +155,14 @@ _LAYOUT = re.compile(
 )
 # Equations under one another are a list.
 _CASES = re.compile(r"\\begin\{(cases|aligned|align|gathered|split)\*?\}(.*?)\\end\{\1\*?\}", re.DOTALL)
-# A value and its condition: `x + 1, & x > 0`, `-x & \\text{if } x < 0`, `0, x = 0`
-_CONDITION = re.compile(
-    r"(?P<value>[^&=<>≤≥,;]+?) ?(?:[,;]? ?& ?(?![ =<>]|\\[lg]e)"
-    r"|[,;] ?(?=[^&,;]*(?:[=<>≤≥]|\\(?:[lg][et]|ne|in)(?![a-z]))))"
-    r"(?:\\text ?\{ ?(?:if|for|when)? ?\} ?|(?:if|for|when)\b)?(?P<condition>.+)"
-)
 _OUTWARD = re.compile(r"(?:^|(?<=[∪∈\s=]))(?:\]|(\[))([^\[\],;]+[,;][^\[\],;]+)(?:\[|(\]))(?=$|[∪,.\s])")  # ]0, 1[
-_DERIVATIVE = re.compile(
-    r"\\frac\s*\{\s*d(\^\{?2\}?)?\s*y\s*\}\s*\{\s*d\s*x(?(1)\^\{?2\}?)\s*\}|(?<![A-Za-z\\])dy ?/ ?dx(?![A-Za-z])"
-)
 _MEASURE = re.compile(
     r"\b(length|width|height|radius|diameter|perimeter|area|volume|depth|breadth|mean|median)"
     r"(?: is| of|:)? (?=[-¤]?\d)",
     re.I,
 )
+_ALIGNED = re.compile(r"&\s*(?=[=<>]|\\[lg]e)")
+_IF = re.compile(r"\\text ?\{ ?(?:if|for|when)? ?\}|\b(?:if|for|when)\b")
 _BRACED_ARRAY = re.compile(r"\\left\s*\\\{\s*\\begin\{(array)\}\{[lcr| ]*\}(.*?)\\end\{\1\}\s*\\right\s*\.", re.DOTALL)
 # The letter x as a sign: `3 x 10^8`, `1.6x10^{-19}`, `2 x 3`
 _TIMES = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*\^)|(?<=\d)\s+[xX]\s+(?=[¤\d])|(?<=\})\s+[xX]\s+(?=\d)")
@@ -218,21 +185,11 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
 
 
-def has_arrows(text: str) -> bool:
-    r"""Whether it has vectors between points, `\vec{AB}`."""
-    return _BETWEEN_POINTS.search(text) is not None
+_REMAINDER = re.compile(r"^(-?[\d.]+) (?:R|r|remainder) ([\d./]+)$")
 
 
-def normalise(text: str, *, arrows: bool = False) -> str:
-    r"""The canonical form of one answer.
-
-    Args:
-        text: the answer.
-        arrows: write the vector `\vec{AB}` as the difference of its ends, and not as the segment AB.
-
-    Raises:
-        Refused: it is longer than 2000 characters or nested deeper than 50 levels.
-    """
+def normalise(text: str) -> str:
+    """The canonical form of one answer; `Refused` if it is too long or nested too deep."""
     if len(text) > MAX_CHARACTERS:
         raise Refused(f"{len(text)} characters long, more than {MAX_CHARACTERS} are not compared")
     text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", _superscript, text).translate(_CHARACTERS)
@@ -244,56 +201,52 @@ def normalise(text: str, *, arrows: bool = False) -> str:
     for needed, pattern, replacement in _REWRITTEN:
         if needed in text:
             text = pattern.sub(replacement, text)
-    text = text.replace("{,}", ",")
+    text = re.sub(r"\{([,:])\}", r"\1", text)
     if "\\" in text:
-        text = _without_commands(text, arrows)
+        text = _without_commands(text)
     check_depth(text)
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
-    text = re.sub(r"\^ ?(?:\{ ?° ?\}|°)", "°", text)
+    text = re.sub(r"(?:\{ ?\} ?)?\^ ?(?:\{ ?° ?\}|°)", "°", text)
     text = _TIMES.sub("*", re.sub(r"==+", "=", text))
-    text = _COUNTED.sub(_number_of_choices, _POWER_FIRST.sub(r"_\2^\1", text))
+    text = _POWER_FIRST.sub(r"_\2^\1", text)
     text = re.sub(r"_\{(\w)\}", r"_\1", text)
     text = re.sub(r"\\\{\s*\\\}", "∅", text)
     text = re.sub(
         r"\b(?:(negative|minus)|positive|plus)?\s*infinity\b", lambda m: "-∞" if m[1] else "∞", text, flags=re.I
     )
     text = " ".join(text.split())
-    if "dx" in text or "d x" in text:
-        text = _DERIVATIVE.sub(lambda match: "y''" if match[1] else "y'", text)
     if "[" in text or "]" in text:
         text = _OUTWARD.sub(lambda match: f"{match[1] or '('}{match[2]}{match[3] or ')'}", text)
+    text = _REMAINDER.sub(r"(\1, \2)", text)
     return _MEASURE.sub(lambda match: f"{match[1].lower()} = ", text)
 
 
-def _without_commands(text: str, arrows: bool) -> str:
+def _without_commands(text: str) -> str:
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text))
-    if arrows:
-        text = _BETWEEN_POINTS.sub(rf"(\2{_ARROW}-\1{_ARROW})", text)
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     for stacked in (_BRACED_ARRAY, _CASES):
         text = stacked.sub(_listed, text)
     text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
     text = _ACCENT.sub(
-        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(r" \1 ", text)
+        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(_marked, text)
     )
     return _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
 
 
+def _marked(match: re.Match[str]) -> str:
+    r"""The segment AB; the arrow of `\vec{AB}` stays, as it has a direction."""
+    return f" {match[2]}{_ARROW if match[1] in ('overrightarrow', 'vec') else ''} "
+
+
 def _listed(match: re.Match[str]) -> str:
     """The rows of equations as a list, in which a value with its condition is a pair."""
-    rows = [" ".join(row.split()).rstrip(" ,;") for row in match[2].split("\\\\")]
-    pairs = [_CONDITION.fullmatch(row) if match[1] in ("cases", "array") else None for row in rows]
-    return ", ".join(
-        f"({pair['value']}, {pair['condition']})" if pair else row.replace("&", "")
-        for row, pair in zip(rows, pairs, strict=True)
-    )
-
-
-def _number_of_choices(match: re.Match[str]) -> str:
-    ordered = "" if match[1] == "C" else f"*{match[3]}!"
-    return rf"(\binom{{{match[2]}}}{{{match[3]}}}{ordered})"
+    if match[1] not in ("cases", "array"):
+        return ", ".join(row.replace("&", "").strip(" ,;\n") for row in match[2].split("\\\\"))
+    rows = [re.split("[&,;]", _ALIGNED.sub("", _IF.sub(" ", row))) for row in match[2].split("\\\\")]
+    entries = [[part.strip() for part in row if part.strip()] for row in rows]
+    return ", ".join(f"({', '.join(row)})" if len(row) > 1 else "".join(row) for row in entries)
 
 
 def check_depth(text: str) -> None:
@@ -318,7 +271,9 @@ def _named_units(match: re.Match[str]) -> str:
     symbols = re.findall(r"[A-Za-z]+", re.sub(r"\\[A-Za-z]+", " ", match[0]))
     if max(map(len, symbols), default=9) > 4 or _NOT_BEFORE_UNITS.search(match.string, 0, match.start()):
         return match[0]  # words, or what follows them
-    return re.sub(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", lambda one: _UNIT_NAMES.get(one[0], one[0]), match[0])
+    return re.sub(
+        r"(?<![A-Za-z\\])(?<!circ[\s}])[A-Za-z](?![A-Za-z])", lambda one: _UNIT_NAMES.get(one[0], one[0]), match[0]
+    )
 
 
 def _canonical(match: re.Match[str]) -> str:
@@ -394,7 +349,7 @@ def balanced(text: str) -> bool:
 
 
 _NAME = re.compile(
-    r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
+    r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335\u20d7])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
     r"(?:\s*\([A-Za-z0-9, ]{1,20}\))?)"
 )
 

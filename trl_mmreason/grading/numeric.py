@@ -1,27 +1,61 @@
-"""Evaluate expressions, and compare their values."""
+"""Evaluate expressions, and compare their values: exactly for rational numbers, otherwise to forty digits.
+
+Nothing takes long on hostile text, so that it may run in the caller's process: rational numbers have at most a thousand
+digits and others at most three thousand before the point, each sum has a bounded number of terms, and all operations of
+a decision together are counted.
+"""
 
 from __future__ import annotations
 
-import cmath
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from random import Random
+from typing import Any
+
+from mpmath import MPContext
 
 from .expressions import Expression, Node, functions_in, parts_of, read
-from .notation import NeedsAlgebra, Refused, Undefined, Unreadable
-
-Number = Fraction | float | complex
+from .notation import Refused, Undefined, Unreadable
 
 MAX_BITS = 4096  # of a numerator or denominator
 MAX_FACTORIAL = 300
+_MAX_MAGNITUDE = 10_000  # in bits, of what is not rational
+_MAX_STEPS = 200_000
+_DIGITS = 40
 POINTS = 8
 MIN_POINTS = 3
 _FAR = 1000
 _FAR_POINTS = ((3, 5), (4, 5))  # of every other variable, one of them negative
 STRICT = Fraction(1, 10**6)
 LENIENT = Fraction(1, 100)
-_NEGLIGIBLE = 1e-9  # below this, a sum in floating point may be zero or not
+_EXACT = 1e30
+_ZERO = 1e-30  # forty digits are not exact
+
+
+class _Contexts(threading.local):
+    """Each thread has its own, as the precision is part of its state."""
+
+    def __init__(self) -> None:
+        self.context = MPContext()
+        self.context.dps = _DIGITS
+
+
+_contexts = _Contexts()
+_steps_left: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
+
+
+@contextmanager
+def limited_steps() -> Iterator[None]:
+    """Let all that is evaluated within share one limit."""
+    token = _steps_left.set([_MAX_STEPS])
+    try:
+        yield
+    finally:
+        _steps_left.reset(token)
 
 
 def numerically_equal(
@@ -32,286 +66,261 @@ def numerically_equal(
     answer_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
     gold_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
 ) -> bool:
-    """Whether two expressions are equal: numbers within the tolerance, variables for all values.
+    """Whether two expressions in canonical form are equal: numbers within the tolerance, variables for all values.
 
     Whole numbers must agree exactly; otherwise |answer − gold| ≤ 1e-6·|gold|, or 1e-2·|gold| when `lenient` and the
-    gold is no whole number.
-
-    Args:
-        answer, gold: in canonical form.
-        answer_unit, gold_unit: (factor, offset) that bring each to common units.
-
-    Raises:
-        Unreadable, Refused: see `read`; also for an undefined value such as 1/0.
-        NeedsAlgebra: floating point cannot tell.
+    gold is no whole number. The units are (factor, offset).
     """
-    functions = functions_in(answer, gold)
-    left, right = read(answer, functions), read(gold, functions)
+    left, right = _read(answer, gold)
     if not left.symbols and not right.symbols:
-        value, target = _value(left.node), _value(right.node)
+        value, target = _value(left), _value(right)
         whole = isinstance(target, Fraction) and target.denominator == 1 and not right.decimal
-        value, target = value * answer_unit[0] + answer_unit[1], target * gold_unit[0] + gold_unit[1]
+        value, target = _scaled(value, answer_unit), _scaled(target, gold_unit)
         return _close(value, target, LENIENT if lenient and not whole else STRICT)
     if left.symbols != right.symbols and left.symbols and right.symbols and left.symbols.isdisjoint(right.symbols):
         return False
-    pairs = _values(left, right)
-    if answer_unit != gold_unit:
-        pairs = [(a * answer_unit[0] + answer_unit[1], g * gold_unit[0] + gold_unit[1]) for a, g in pairs]
     exact = not (left.decimal or right.decimal)
-    return all(
-        a == g if exact and isinstance(a, Fraction) and isinstance(g, Fraction) else _close(a, g, STRICT)
-        for a, g in pairs
-    )
+    for value, target in _values(left, right):
+        value, target = _scaled(value, answer_unit), _scaled(target, gold_unit)
+        rational = isinstance(value, Fraction) and isinstance(target, Fraction)
+        if not (value == target if exact and rational else _close(value, target, STRICT)):
+            return False
+    return True
 
 
-def numeric_ratio(answer: str, gold: str) -> float | None:
+def _scaled(value: Any, unit: tuple[Fraction, Fraction]) -> Any:
+    return value if unit == (1, 0) else value * unit[0] + unit[1]
+
+
+def numeric_ratio(answer: str, gold: str) -> Any:
     """The constant c ≠ 0 with answer = c · gold for all values of the variables, if there is one."""
-    functions = functions_in(answer, gold)
-    left, right = read(answer, functions), read(gold, functions)
+    left, right = _read(answer, gold)
     pairs = _values(left, right)
     if not left.symbols | right.symbols or any(a == 0 or g == 0 for a, g in pairs):
         return None  # any two numbers have a ratio
-    try:
-        factors = [a / g for a, g in pairs]
-        constant = all(_close(factor, factors[0], STRICT) for factor in factors)
-        return float(factors[0]) if constant and not isinstance(factors[0], complex) else None
-    except OverflowError as error:
-        raise Refused("a factor beyond floating point") from error
+    factors = [_Evaluator().divided(a, g) for a, g in pairs]
+    constant = all(_close(factor, factors[0], STRICT) for factor in factors)
+    return None if not constant or _is_complex(factors[0]) else factors[0]
 
 
-def differ_by_constant(answer: str, gold: str) -> bool:
-    """Whether answer − gold is the same for all values of the variables, as of two antiderivatives."""
-    functions = functions_in(answer, gold)
-    pairs = _values(read(answer, functions), read(gold, functions))
-    differences = [complex(a - g) for a, g in pairs]
-    sizes = [1 + _size(a) + _size(g) for a, g in pairs]
-    return all(abs(d - differences[0]) <= STRICT * size for d, size in zip(differences, sizes, strict=True))
-
-
-def value_of(text: str) -> Number:
+def value_of(text: str) -> Fraction | float | complex:
     """The value of an expression without variables; raises `Unreadable` where it has none."""
     expression = read(text)
     if expression.symbols:
         raise Unreadable(f"{sorted(expression.symbols)} have no value")
-    return _value(expression.node)
+    value = _value(expression)
+    return value if isinstance(value, Fraction) else complex(value) if _is_complex(value) else float(value)
 
 
-def _value(node: Node) -> Number:
+def _read(answer: str, gold: str) -> tuple[Expression, Expression]:
+    functions = functions_in(answer, gold)
+    return read(answer, functions), read(gold, functions)
+
+
+def _value(expression: Expression) -> Any:
     try:
-        value = evaluate_node(node, {})
-    except Refused:
-        raise
-    except (ZeroDivisionError, ValueError) as error:
+        value = _Evaluator().value(expression.node, {})
+    except (ZeroDivisionError, ValueError, TypeError) as error:
         raise Undefined("its value is undefined") from error
     except OverflowError as error:
-        raise NeedsAlgebra("too large for floating point") from error
+        raise Refused("a number of more than three thousand digits") from error
     if value != value:
         raise Undefined("its value is undefined")
     return value
 
 
-def _size(value: Number) -> float:
-    return abs(complex(value))
+def _is_complex(value: Any) -> bool:
+    return hasattr(value, "_mpc_")
 
 
-def _close(value: Number, target: Number, tolerance: Fraction) -> bool:
+def _close(value: Any, target: Any, tolerance: Fraction) -> bool:
     if isinstance(value, Fraction) and isinstance(target, Fraction):
         if value.denominator == target.denominator == 1:
             return value == target
         return abs(value - target) <= tolerance * abs(target)
-    if value == target and target != 0:
-        return True
-    try:
-        size, target_size = _size(value), _size(target)
-    except OverflowError:  # one is a whole number beyond floating point, the other is not
-        return False
-    if math.isinf(size) or math.isinf(target_size):
-        return False
-    if max(size, target_size) < _NEGLIGIBLE:
-        raise NeedsAlgebra("close to zero")
-    return abs(complex(value) - complex(target)) <= tolerance * target_size
+    context = _contexts.context
+    size, target_size = context.convert(abs(value)), context.convert(abs(target))
+    if context.isinf(size) or context.isinf(target_size):
+        return value == target
+    if value == 0 or target == 0:
+        return max(size, target_size) < _ZERO
+    return abs(context.convert(value) - target) <= float(tolerance) * target_size
 
 
-def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
-    """Yield both values at common points where both are defined; real unless they contain the imaginary unit."""
+def _values(left: Expression, right: Expression) -> list[tuple[Any, Any]]:
+    """Both values at common points where both are defined; real unless they contain the imaginary unit."""
     names = sorted(left.symbols | right.symbols)
-    pairs, too_large = [], None
+    evaluator, pairs, too_large = _Evaluator(), [], None
     numbers = [abs(part) for part in parts_of([left.node, right.node]) if isinstance(part, Fraction)]
     beyond = min(max([Fraction(1), *numbers]), Fraction(_FAR))
     for index in range(2 * POINTS):
-        point: dict[str, Fraction] = {}
-        for place, name in enumerate(names):
-            # the same on every process, and none that an answer could be made to fit; fewer negative ones, and each
-            # variable is now the larger one, now the smaller one
-            random = Random(f"{name} {index} {left.node} {right.node}")
-            sign = -1 if (0, 1 + place % 2, 1)[index % 3] == 1 else 1
-            size = Fraction(random.randint(3, 97), random.randint(5, 29) * (1 + 4 * ((index + place) % 2)))
-            far = index in _FAR_POINTS[place % 2]  # on the other side of |x - 5|
-            point[name] = sign * (beyond * (1 + size / 20) if far else size)
+        # the same on every process, and none that an answer could be made to fit
+        random = Random(f"{index} {left.node} {right.node}")
+        if left.whole or right.whole:
+            point = {name: Fraction(random.randint(1, 12)) for name in names}
+        else:
+            point = {name: _coordinate(random, index, place % 2, beyond) for place, name in enumerate(names)}
         try:
-            pair = _at(left, right, point)
+            pair = evaluator.both(left.node, right.node, point)
         except OverflowError as error:
             too_large = error
             continue
-        except NeedsAlgebra:
-            if any(index in each for each in _FAR_POINTS):
-                continue
-            raise
-        except Refused:
-            raise
-        except (ZeroDivisionError, ValueError):
+        except (ZeroDivisionError, ValueError, TypeError):
             continue
-        if left.imaginary or right.imaginary or not any(isinstance(v, complex) or v != v for v in pair):
+        if left.imaginary or right.imaginary or not any(_is_complex(v) or v != v for v in pair):
             pairs.append(pair)
         if len(pairs) == POINTS:
             break
     if len(pairs) < MIN_POINTS and too_large:
         raise Refused("its values are too large") from too_large
     if len(pairs) < MIN_POINTS:
-        raise NeedsAlgebra("it is undefined at most points")
+        raise Undefined("it is undefined at most points")
     return pairs
 
 
-def _at(left: Expression, right: Expression, point: Mapping[str, Fraction]) -> tuple[Number, Number]:
-    try:
-        return evaluate_node(left.node, point), evaluate_node(right.node, point)
-    except Refused:  # an exact value would have too many digits
-        rough = {name: float(value) for name, value in point.items()}
-        return evaluate_node(left.node, rough), evaluate_node(right.node, rough)
+def _coordinate(random: Random, index: int, parity: int, beyond: Fraction) -> Fraction:
+    """Fewer negative ones than others; each variable is now the larger one, now the smaller one."""
+    sign = -1 if (0, 1 + parity, 1)[index % 3] == 1 else 1
+    size = Fraction(random.randint(3, 97), random.randint(5, 29) * (1 + 4 * ((index + parity) % 2)))
+    far = index in _FAR_POINTS[parity]  # on the other side of |x - 5|
+    return sign * (beyond * (1 + size / 20) if far else size)
 
 
-def evaluate_node(node: Node, point: Mapping[str, Number]) -> Number:
-    """The value of `node` with the variables of `point`.
+class _Evaluator:
+    """Evaluates nodes; raises ZeroDivisionError or ValueError where they have no value, and OverflowError."""
 
-    Raises:
-        ZeroDivisionError, ValueError, OverflowError: it is undefined there, or beyond floating point.
-        Refused: a power or a factorial is too large.
-    """
-    kind = node[0]
-    if kind == "number":
-        return node[1]
-    if kind == "symbol":
-        return point[node[1]]
-    if kind in _CONSTANTS:
-        return _CONSTANTS[kind]
-    if kind == "apply":
-        return _applied(node[1], evaluate_node(node[2], point))
-    if kind == "sum":
-        total: Number = Fraction(0)
-        terms = [evaluate_node(term, point) for term in node[1]]
-        for term in terms:
-            total = _bounded(total + term)
-        if not isinstance(total, Fraction) and _size(total) < _NEGLIGIBLE * max(map(_size, terms)):
-            raise NeedsAlgebra("nearly everything cancels")
+    def __init__(self) -> None:
+        self.steps_left = _steps_left.get() or [_MAX_STEPS]
+        self.context = _contexts.context
+        self.constants = {"pi": self.context.pi, "e": self.context.e, "i": self.context.j, "infinity": self.context.inf}
+
+    def both(self, left: Node, right: Node, point: Mapping[str, Fraction]) -> tuple[Any, Any]:
+        try:
+            return self.value(left, point), self.value(right, point)
+        except Refused:  # an exact value would have too many digits
+            rough = {name: self.context.convert(value) for name, value in point.items()}
+            return self.value(left, rough), self.value(right, rough)
+
+    def value(self, node: Node, point: Mapping[str, Any]) -> Any:
+        self.steps_left[0] -= 1
+        if self.steps_left[0] < 0:
+            raise Refused(f"more than {_MAX_STEPS} operations")
+        kind, *parts = node
+        if kind == "number":
+            return parts[0]
+        if kind == "symbol":
+            return point[parts[0]]
+        if kind in self.constants:
+            return +self.constants[kind]
+        if kind == "apply":
+            return self.applied(parts[0], self.value(parts[1], point))
+        if kind in _OF_SEVERAL:
+            return _bounded(_OF_SEVERAL[kind](self, [self.value(part, point) for part in parts[0]]))
+        return _bounded(_OPERATIONS[kind](self, *(self.value(part, point) for part in parts)))
+
+    def total(self, terms: list[Any]) -> Any:
+        total = sum(terms, Fraction(0))
+        sizes = [abs(self.context.convert(term)) for term in terms] if not isinstance(total, Fraction) else []
+        return Fraction(0) if sizes and abs(total) < _ZERO * max(sizes) else total
+
+    def product(self, factors: list[Any]) -> Any:
+        total: Any = Fraction(1)
+        for factor in factors:
+            total = _bounded(total * factor)
         return total
-    if kind == "product":
-        total = Fraction(1)
-        for factor in node[1]:
-            total = _bounded(total * evaluate_node(factor, point))
-        return total
-    values = [evaluate_node(part, point) for part in node[1:]]
-    return _bounded(_OPERATIONS[kind](*values))
+
+    def divided(self, numerator: Any, denominator: Any) -> Any:
+        if isinstance(numerator, Fraction) and isinstance(denominator, Fraction):
+            return numerator / denominator
+        return self.context.convert(numerator) / denominator
+
+    def applied(self, name: str, value: Any) -> Any:
+        """The value of a function that is not known: a cubic polynomial of its own, which no identity holds for."""
+        random = Random(f"function {name}")
+        a, b, c = (random.randint(2, 9) for _ in range(3))
+        return _bounded(a * value**3 + b * value**2 + c)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        if isinstance(exponent, Fraction) and exponent.denominator == 1:
+            if isinstance(base, Fraction):
+                bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+                if abs(exponent) * bits > MAX_BITS and abs(base) != 1:
+                    raise Refused("a power of more than a thousand digits")
+            return base ** int(exponent)
+        if base == 0 and not _is_complex(exponent):
+            return Fraction(0) if self.context.convert(exponent) > 0 else 1 / Fraction(0)
+        if isinstance(exponent, Fraction) and exponent.denominator % 2 and not _is_complex(base) and base < 0:
+            # odd roots of negative numbers are real
+            return self.power(-self.root(-base, Fraction(exponent.denominator)), Fraction(exponent.numerator))
+        return self.real(self.context.power(self.context.convert(base), exponent))
+
+    def root(self, base: Any, degree: Any) -> Any:
+        if not isinstance(degree, Fraction) or degree.denominator != 1 or degree <= 0:
+            return self.power(base, self.divided(Fraction(1), degree))
+        index = int(degree)
+        if not _is_complex(base) and base < 0 and index % 2:
+            return -self.root(-base, degree)
+        root = self.context.root(self.context.convert(base), index)
+        return Fraction(int(root)) if self.context.isint(root) and abs(root) < _EXACT else self.real(root)
+
+    def real(self, value: Any) -> Any:
+        """Remove an imaginary part that is due to rounding."""
+        return value.real if _is_complex(value) and abs(value.imag) <= _ZERO * abs(value.real) else value
+
+    def logarithm(self, value: Any, base: Any = Fraction(10)) -> Any:
+        if _is_complex(value) or _is_complex(base) or value <= 0 or base <= 0 or base == 1:
+            raise ValueError("logarithm of what is not positive")
+        logarithm = self.context.log
+        return logarithm(value) / logarithm(base) if base != 10 else self.context.log10(value)
 
 
-def _applied(name: str, value: Number) -> Number:
-    """The value of a function that is not known: a cubic polynomial of its own, which no identity holds for."""
-    random = Random(f"function {name}")
-    a, b, c = (random.randint(2, 9) for _ in range(3))
-    return _bounded(a * value**3 + b * value**2 + c)
-
-
-def _bounded(value: Number) -> Number:
-    if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-        raise Refused("a number of more than a thousand digits")
+def _bounded(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+            raise Refused("a number of more than a thousand digits")
+    else:
+        for _, mantissa, exponent, size in getattr(value, "_mpc_", None) or (value._mpf_,):
+            if mantissa and exponent + size > _MAX_MAGNITUDE:
+                raise OverflowError("a number of more than three thousand digits")
     return value
 
 
-def _power(base: Number, exponent: Number) -> Number:
-    if isinstance(exponent, Fraction) and exponent.denominator == 1:
-        if isinstance(base, Fraction):
-            bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-            if abs(exponent) * bits > MAX_BITS and abs(base) != 1:
-                raise Refused("a power of more than a thousand digits")
-        return base ** int(exponent)
-    if isinstance(exponent, Fraction) and isinstance(base, Fraction | float) and exponent.denominator % 2 and base < 0:
-        # odd roots of negative numbers are real
-        return _power(-_root(-base, Fraction(exponent.denominator)), Fraction(exponent.numerator))
-    if base == 0:
-        return Fraction(0) if not isinstance(exponent, complex) and exponent > 0 else 1 / Fraction(0)
-    return _real(complex(base) ** complex(exponent)) if isinstance(base, complex) else base**exponent
-
-
-def _root(base: Number, degree: Number) -> Number:
-    if not isinstance(degree, Fraction) or degree.denominator != 1 or degree <= 0:
-        return _power(base, 1 / degree)
-    index = int(degree)
-    if isinstance(base, Fraction):
-        if base < 0 and index % 2:
-            return -_root(-base, degree)
-        if base >= 0 and index <= 64:
-            upper, lower = _whole_root(base.numerator, index), _whole_root(base.denominator, index)
-            if upper is not None and lower is not None:
-                return Fraction(upper, lower)
-    if isinstance(base, float) and base < 0 and index % 2:
-        return -((-base) ** (1 / index))
-    if isinstance(base, complex) or base < 0:
-        return _real(complex(base) ** (1 / index))
-    return float(base) ** (1 / index)
-
-
-def _whole_root(number: int, index: int) -> int | None:
-    if index == 2:
-        root = math.isqrt(number)
-    elif number.bit_length() < 50:
-        root = round(number ** (1 / index))
-    else:
-        return None
-    return root if root**index == number else None
-
-
-def _real(value: complex) -> Number:
-    """Remove an imaginary part that is due to rounding."""
-    return value.real if abs(value.imag) <= 1e-14 * abs(value.real) else value
-
-
-def _factorial(value: Number) -> Number:
+def _whole(value: Any) -> int:
     if not isinstance(value, Fraction) or value.denominator != 1 or value < 0:
-        raise ValueError("factorial of what is no natural number")
+        raise ValueError("no natural number")
     if value > MAX_FACTORIAL:
         raise Refused(f"the factorial of a number above {MAX_FACTORIAL}")
-    return Fraction(math.factorial(int(value)))
+    return int(value)
 
 
-def _log(value: Number, base: Number = Fraction(10)) -> Number:
-    if isinstance(value, complex) or isinstance(base, complex) or value <= 0 or base <= 0 or base == 1:
-        raise ValueError("logarithm of what is not positive")
-    if base == 10:
-        return math.log10(value)
-    return math.log(value) / math.log(base)
+def _of_whole(function: Callable[..., int]) -> Callable[..., Fraction]:
+    return lambda _, *values: Fraction(function(*(map(_whole, values))))
 
 
-def _elementary(name: str):
-    real, general = getattr(math, name), getattr(cmath, name)
-    return lambda value: general(value) if isinstance(value, complex) else real(value)
+def _elementary(name: str) -> Callable[..., Any]:
+    return lambda evaluator, value: evaluator.real(getattr(evaluator.context, name)(value))
 
 
 _INVERTIBLE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
-_CONSTANTS: dict[str, Number] = {"pi": math.pi, "e": math.e, "i": 1j, "infinity": math.inf}
-_OPERATIONS = {
-    "minus": lambda value: -value,
-    "inverse": lambda value: 1 / value,
-    "power": _power,
-    "root": _root,
-    "percent": lambda value: value / 100,
-    "degrees": lambda value: value * math.pi / 180,
-    "factorial": _factorial,
-    "abs": abs,
-    "ln": lambda value: _log(value, math.e),
-    "log": _log,
-    "lg": _log,
-    **{name: _elementary(name) for name in (*_INVERTIBLE, "exp")},
-    **{f"{prefix}{name}": _elementary(f"a{name}") for prefix in ("a", "arc") for name in _INVERTIBLE},
-    "cot": lambda value: 1 / _elementary("tan")(value),
-    "sec": lambda value: 1 / _elementary("cos")(value),
-    "csc": lambda value: 1 / _elementary("sin")(value),
+_OF_SEVERAL: dict[str, Callable[..., Any]] = {
+    "sum": _Evaluator.total,
+    "product": _Evaluator.product,
+}
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "minus": lambda _, value: -value,
+    "inverse": lambda evaluator, value: evaluator.divided(Fraction(1), value),
+    "power": _Evaluator.power,
+    "root": _Evaluator.root,
+    "percent": lambda _, value: value / 100,
+    "degrees": lambda evaluator, value: value * +evaluator.context.pi / 180,
+    "factorial": _of_whole(math.factorial),
+    "binomial": _of_whole(math.comb),
+    "\\lfloor": lambda _, value: Fraction(math.floor(value)),
+    "\\lceil": lambda _, value: Fraction(math.ceil(value)),
+    "abs": lambda _, value: abs(value),
+    "ln": lambda evaluator, value: evaluator.logarithm(value, evaluator.context.e),
+    "log": _Evaluator.logarithm,
+    "lg": _Evaluator.logarithm,
+    **{name: _elementary(name) for name in (*_INVERTIBLE, "exp", "cot", "sec", "csc")},
+    **{f"{prefix}{name}": _elementary(f"a{name}") for prefix in ("a", "ar", "arc") for name in _INVERTIBLE},
 }

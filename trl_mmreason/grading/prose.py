@@ -34,29 +34,36 @@ _VALUE = re.compile(
 )
 _STATES = re.compile(
     r"\b(?:is|are|was|were|be|equals?|gives?|makes?|leaves?|becomes?|yields?|totals?|measures?|get|obtain|have|has|about"
-    r"|approximately|namely|means|reaches|results?\s+in|to|of)\b|[=≈:：是为]",
+    r"|approximately|namely|means|reaches|results?\s+in|to|of|as)\b\s?|(?:[=≈是为]|[:：](?!\d))\s?",
     re.I,
 )
-_ASIDE = re.compile(r",?\s(?:which|because|since|as\s+(?:we|it|there|the))\b.*", re.DOTALL)
+_REASON = re.compile(
+    r",?\s(?:because|since|as\s+(?:we|it|there|the)|which(?=.*\b(?:twice|half|times|than|more|less|fewer)\b))\b.*",
+    re.DOTALL,
+)
+_ASIDE = re.compile(r",?\swhich\b.*", re.DOTALL)
+# What may follow the last verb of a sentence, up to its end: `π/6`, `4a + 6b`, `2.0 × 10^3 J`, `5 and 1`, `one half`
+_ENDING = re.compile(
+    rf"((?=.*[\dπ])(?:[^\w,;:=?!]|[\dα-ω]|(?<![A-Za-z])(?!a\s\w)[A-Za-z](?![A-Za-z])|\band\b)+?{_UNIT}"
+    r"|(?i:one|two|three|four|five)[ -](?:half|halves|thirds?|quarters?|fifths?))[.。]?"
+)
 _BETWEEN = re.compile(rf"\b(?:between|from)\s+({_NUMBER})\s+(?:and|to)\s+({_NUMBER})")
 _NO_VALUE = re.compile(
-    r"\b(?:not(?:\s(?:in|at|on))?|(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than|at\s+(?:least|most)|either"
-    r"|over|under|below|above|either\s+\S+\s+or)\s+\Z",
+    r"\b(?:not(?:\s(?:in|at|on|equal\sto))?|(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than|at\s+(?:least|most)|either"
+    r"|over|under|below|above|either\s+\S+\s+or|\d\s+or)\s+\Z",
     re.I,
 )
-_COMPARED = re.compile(r"\s+(?:more|less|fewer|greater|smaller|larger|higher|lower)\b[^.]*\bthan\b", re.I)
+_COMPARED = re.compile(
+    r"\s+(?:more|less|fewer|greater|smaller|larger|higher|lower)\b[^.]*\bthan\b|\s+or\s+[$\d-]", re.I
+)
 _CHOICE = re.compile(r"\b(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-J])\)?(?![\w'])|(?<!\w)\(([A-J])\)(?!\w)")
 
 
 def prose_answer(text: str) -> str | None:
     """The declared answer of a text, else the one that its last sentence with a value states.
 
-    Args:
-        text: the completion, thinking included.
-
-    Returns:
-        A choice that is named; the ends of "between 2007 and 2008" as a list; else, of the last sentence with a value,
-        the first after the last verb that states one. None without any.
+    That is a choice that is named, the ends of "between 2007 and 2008" as a list, or the first value after the last
+    verb that states one.
 
     Examples:
         >>> prose_answer("The number missing in the sequence is 14.")
@@ -83,11 +90,15 @@ def _is_bound(sentence: str, value: re.Match[str]) -> bool:
 
 
 def _stated(sentence: str) -> str | None:
-    sentence = _ASIDE.sub("", sentence)
+    sentence = _REASON.sub("", sentence)
     if choices := list(_CHOICE.finditer(sentence)):
         return choices[-1][1] or choices[-1][2]
     if between := _BETWEEN.search(sentence):
         return f"[{between[1]}, {between[2]}]"
+    last = [*_STATES.finditer(sentence)][-1:]
+    if last and (ending := _ENDING.fullmatch(sentence, last[0].end())) and not _is_bound(sentence, ending):
+        return without_dressing(ending[1])
+    sentence = _ASIDE.sub("", sentence)
     values = [value for value in _VALUE.finditer(sentence) if not _is_bound(sentence, value)]
     for verb in reversed(list(_STATES.finditer(sentence))):
         after = next((value for value in values if value.start() >= verb.end()), None)

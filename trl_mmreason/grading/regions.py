@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import NamedTuple
 
 from .listings import MEMBER, Ratio, Same, entries, few, unordered
-from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, split_top
+from .notation import Unreadable, bracketed, is_name, split_top
 from .numeric import value_of
+from .units import parse_unit
 from .words import squeezed
 
 
 class Interval(NamedTuple):
-    """Between `low` and `high`, each with its bracket."""
+    """Between `low` and `high`, each with whether it belongs to it."""
 
-    opening: str
     low: str
+    has_low: bool
     high: str
-    closing: str
+    has_high: bool
+
+
+class Piece(NamedTuple):
+    """Conditions that hold together, each a union of intervals; `loose` ones are alternatives where they cannot."""
+
+    conditions: list[list[Interval]]
+    loose: bool = False
 
 
 class Region(NamedTuple):
-    """A union of intervals of the variable `name`, which is empty for a bare interval."""
+    """A union of pieces, for the variable `name`, which is empty for a bare interval."""
 
     name: str
-    intervals: list[Interval]
+    pieces: list[Piece]
+
+    def intervals(self) -> list[Interval]:
+        return [one for piece in self.pieces for condition in piece.conditions for one in condition]
 
 
 _TURNED = str.maketrans("<>", "><")
 _RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
 _UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
-_BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*")
-_SIDE_BY_SIDE = re.compile(r"\s*,\s*(?!and\b)")
+_BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*|\s*,\s*(?!and\b)")
+_UNIT = re.compile(r"([(\[].*[)\]])\s*([^\d\s()\[\]][^()\[\]]*)")  # [2, 5] m/s
 _REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
 # All reals but some points: `R \\setminus \\{1, 2\\}`, `all real numbers except 1 and 2`
 _WITHOUT = re.compile(
@@ -43,36 +53,58 @@ _WITHOUT = re.compile(
 
 
 def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
-    """Compare two ranges: ends and brackets must agree, and the variables if both name one.
-
-    Args:
-        answer, gold: in canonical form.
-        same: compares the ends.
-        ratio: the constant factor between two expressions, for inequalities that are not solved.
-
-    Returns:
-        None where neither is a range.
-    """
+    """Compare two ranges: where they hold, and the variables if both name one; `None` where neither is a range."""
     if not (_speaks_of_order(answer) or _speaks_of_order(gold)):
         return None
-    try:
-        left, right = _region(answer), _region(gold)
-    except (Unreadable, NeedsAlgebra):  # ends that cannot be put in order
-        left = right = None
+    left, right = _region(answer), _region(gold)
     if left is None or right is None:
         return _inequalities(answer, gold, ratio)
     if left.name and right.name and left.name != right.name:
         return False
-
-    def same_interval(one: Interval, other: Interval) -> bool:
-        brackets_agree = (one.opening, one.closing) == (other.opening, other.closing)
-        return brackets_agree and same(one.low, other.low) and same(one.high, other.high)
-
-    return unordered(left.intervals, right.intervals, same_interval, once=False)
+    try:
+        places = _places([*left.intervals(), *right.intervals()], same)
+    except Unreadable:  # ends that cannot be put in order
+        shapes = [sorted([*map(len, piece.conditions)] for piece in one.pieces) for one in (left, right)]
+        return shapes[0] == shapes[1] and unordered(
+            left.intervals(),
+            right.intervals(),
+            lambda a, g: a[1::2] == g[1::2] and same(a.low, g.low) and same(a.high, g.high),
+            once=False,
+        )
+    return _held(left, places) == _held(right, places)
 
 
 def _speaks_of_order(text: str) -> bool:
     return "∪" in text or bool(_RELATION.search(text) or _WITHOUT.fullmatch(text) or _REALS.fullmatch(text))
+
+
+def _places(intervals: list[Interval], same: Same) -> dict[str, int]:
+    """An odd number for each end, in order; even ones lie between."""
+    ends = sorted({end for one in intervals for end in (one.low, one.high)}, key=_bound)
+    places: dict[str, int] = {}
+    last = ""
+    for end in ends:
+        new = not last or not (_bound(end) == _bound(last) or same(end, last))
+        places[end], last = (max(places.values(), default=-1) + 2 if new else places[last]), end
+    return places
+
+
+def _held(region: Region, places: dict[str, int]) -> list[bool]:
+    """Whether the region holds at and between the ends."""
+    held = [False] * (2 * len(places) + 2)
+    for piece in region.pieces:
+        columns = [
+            [any(_holds(one, place, places) for one in condition) for condition in piece.conditions]
+            for place in range(len(held))
+        ]
+        together = any(map(all, columns)) or not piece.loose
+        held = [before or (all if together else any)(column) for before, column in zip(held, columns, strict=True)]
+    return held
+
+
+def _holds(one: Interval, place: int, places: dict[str, int]) -> bool:
+    low, high = places[one.low], places[one.high]
+    return (low < place or (low == place and one.has_low)) and (place < high or (place == high and one.has_high))
 
 
 def _region(text: str) -> Region | None:
@@ -81,32 +113,23 @@ def _region(text: str) -> Region | None:
         return _region(held[1][match.end() :].strip())  # {x | x > 3}
     if match := MEMBER.match(text):
         inner = _region(text[match.end() :])
-        return inner and Region(squeezed(match[1]), inner.intervals)
+        return inner and Region(squeezed(match[1]), inner.pieces)
     if match := _WITHOUT.fullmatch(text):
         held = bracketed(match["points"])
         points = entries(held[1] if held else match["points"], bare=held is None)
-        return Region("", reduce(_intersection, [_rays("!=", point) for point in points]))
-    name, intervals = "", []
+        return Region("", [Piece([_rays("!=", point) for point in points])])
+    name, pieces = "", []
     for piece in few(split_top(text, _UNION)):
-        conditions = [_conditions(one) for one in split_top(piece, _SIDE_BY_SIDE)]
-        known = [part for part in conditions if part]
-        if len(known) < len(conditions):
-            return None
+        conditions = []
+        for one in few(split_top(piece, _BOTH)):
+            known = _bracket_interval(one) or _relation_intervals(one)
+            if known is None:
+                return None
+            name = name or known[0]
+            conditions.append(known[1])
         # what stands side by side all holds, `x > 0, x < 3`, unless it cannot: `x < 1, x > 3`
-        together = reduce(_intersection, [part.intervals for part in known])
-        intervals += together or [one for part in known for one in part.intervals]
-        name = next((part.name for part in known if part.name), name)
-    return Region(name, _joined(intervals))
-
-
-def _conditions(text: str) -> Region | None:
-    """The region of one condition, or the intersection, possibly empty, of several joined by `and`."""
-    parts = [_bracket_interval(one) or _relation_interval(one) for one in few(split_top(text, _BOTH))]
-    known = [part for part in parts if part]
-    if len(known) < len(parts):
-        return None
-    name = next((part.name for part in known if part.name), "")
-    return Region(name, reduce(_intersection, [part.intervals for part in known]))
+        pieces.append(Piece(conditions, loose=len(split_top(piece, re.compile(","))) > 1))
+    return Region(name, pieces)
 
 
 @lru_cache(maxsize=512)
@@ -121,69 +144,38 @@ def _bound(text: str) -> float:
         raise Unreadable("an end beyond floating point") from error
 
 
-def _intersection(left: list[Interval], right: list[Interval]) -> list[Interval]:
-    intervals = []
-    for a, b in itertools.product(left, right):
-        # of two ends at the same place the open one counts
-        low = max(a, b, key=lambda one: (_bound(one.low), one.opening == "("))
-        high = min(a, b, key=lambda one: (_bound(one.high), one.closing != ")"))
-        bottom, top = _bound(low.low), _bound(high.high)
-        if bottom < top or (bottom == top and (low.opening, high.closing) == ("[", "]")):
-            intervals.append(Interval(low.opening, low.low, high.high, high.closing))
-    return intervals
-
-
-def _joined(intervals: list[Interval]) -> list[Interval]:
-    """Merge intervals that touch or overlap; unchanged where an end is not a number."""
-    try:
-        ordered = sorted(intervals, key=lambda one: (_bound(one.low), one.opening == "("))
-        joined = ordered[:1]
-        for one in ordered[1:]:
-            last = joined[-1]
-            if _bound(one.low) > _bound(last.high) or (
-                _bound(one.low) == _bound(last.high) and (one.opening, last.closing) == ("(", ")")
-            ):
-                joined.append(one)
-            elif (_bound(one.high), one.closing == "]") > (_bound(last.high), last.closing == "]"):
-                joined[-1] = Interval(last.opening, last.low, one.high, one.closing)
-    except (Unreadable, NeedsAlgebra):
-        return intervals
-    return joined
-
-
-def _bracket_interval(text: str) -> Region | None:
+def _bracket_interval(text: str) -> tuple[str, list[Interval]] | None:
     if _REALS.fullmatch(text):
-        return Region("", [Interval("(", "-∞", "∞", ")")])
+        return "", [Interval("-∞", False, "∞", False)]
+    text, unit = (match[1], match[2]) if (match := _UNIT.fullmatch(text)) and parse_unit(match[2]) else (text, "")
     held = bracketed(text)
     if held is None or held[0] not in "([" or len(ends := entries(held[1], bare=False)) != 2:
         return None
-    low, high = ends
-    return Region("", [Interval(held[0], low, high, held[2])])
+    ends = [f"{end} {unit}".strip() for end in ends]
+    return "", [Interval(ends[0], held[0] == "[", ends[1], held[2] == "]")]
 
 
-def _relation_interval(text: str) -> Region | None:
-    """The intervals of `x > 3`, `3 < x`, `2 < x <= 5`, `x != 2`."""
+def _relation_intervals(text: str) -> tuple[str, list[Interval]] | None:
+    """The variable and the intervals of `x > 3`, `3 < x`, `2 < x <= 5`, `x != 2`, `|x| < 3`."""
     pieces = _RELATION.split(text)
     if len(pieces) == 5 and pieces[1][0] == pieces[3][0] and pieces[1][0] in "<>" and is_name(pieces[2]):
         low, first, name, second, high = pieces if pieces[1][0] == "<" else pieces[::-1]
-        return Region(squeezed(name), [Interval("(["["=" in first], low, high, ")]"["=" in second])])
+        return squeezed(name), [Interval(low, "=" in first, high, "=" in second)]
     if len(pieces) != 3:
         return None
     left, relation, right = pieces
     if (size := re.fullmatch(r"\|(.+)\|", left)) and is_name(size[1]) and relation[0] in "<>":
         if relation[0] == "<":
-            closed = "=" in relation
-            return Region(squeezed(size[1]), [Interval("(["[closed], f"-({right})", right, ")]"[closed])])
-        return Region(squeezed(size[1]), _rays(relation.replace(">", "<"), f"-({right})") + _rays(relation, right))
+            return squeezed(size[1]), [Interval(f"-({right})", "=" in relation, right, "=" in relation)]
+        return squeezed(size[1]), _rays(relation.replace(">", "<"), f"-({right})") + _rays(relation, right)
     if not is_name(left):
         left, right, relation = right, left, relation.translate(_TURNED)
-    return Region(squeezed(left), _rays(relation, right)) if is_name(left) and not is_name(right) else None
+    return (squeezed(left), _rays(relation, right)) if is_name(left) and not is_name(right) else None
 
 
 def _rays(relation: str, end: str) -> list[Interval]:
     """What is smaller or larger than `end`, or both for `!=`."""
-    below = Interval("(", "-∞", end, ")]"[relation == "<="])
-    above = Interval("(["[relation == ">="], end, "∞", ")")
+    below, above = Interval("-∞", False, end, relation == "<="), Interval(end, relation == ">=", "∞", False)
     return [ray for sign, ray in (("<", below), (">", above)) if relation[0] in (sign, "!")]
 
 
@@ -194,6 +186,4 @@ def _inequalities(answer: str, gold: str, ratio: Ratio) -> bool:
         return False
     (a, first, b), (c, second, d) = sides
     factor = ratio(f"({a})-({b})", f"({c})-({d})")
-    if factor is None:
-        return False
-    return (first if factor > 0 else first.translate(_TURNED)) == second
+    return factor is not None and (first if factor > 0 else first.translate(_TURNED)) == second

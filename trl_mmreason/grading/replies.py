@@ -49,11 +49,7 @@ class ReplyCount:
         self._lock = threading.Lock()  # graders and judges work in threads, too
 
     def note_call(self, replies: Sequence[str | Failure]) -> None:
-        """Look at the replies to requests that were sent together, before they are read.
-
-        Raises:
-            UnsuitableEngine: the server failed at several requests, and answered no other of them, or none ever.
-        """
+        """Look at the replies to requests that were sent together; raises `UnsuitableEngine` if the server fails."""
         failed = [reply for reply in replies if isinstance(reply, Failure) and reply.of_server]
         with self._lock:
             self._has_replied |= len(failed) < len(replies)
@@ -65,11 +61,7 @@ class ReplyCount:
             )
 
     def note(self, reply: str | Failure, *, readable: bool) -> None:
-        """Count a reply, or that there was none.
-
-        Raises:
-            UnsuitableEngine: it and those before it are missing or cannot be read.
-        """
+        """Count a reply, or that there was none; raises `UnsuitableEngine` after many that cannot be read."""
         with self._lock:
             self._in_a_row = 0 if readable else self._in_a_row + 1
             stops = self._in_a_row >= MOST_UNREADABLE

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..messages import question_text
 from .async_rewards import Ahead
 from .grader import Grader
 from .verdict import Verdict
-
-_KILLED = ("memory", "crash", "error")
 
 
 def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
@@ -71,8 +69,7 @@ def grading_items(
     """Make the items for `Grader.grade_batch` from the columns of a batch."""
     questions = None if prompts is None else [question_text(prompt) for prompt in prompts]
     known = {"completion": texts, "gold": answer, "question": questions, "choices": choices, "id": id, "hint": hint}
-    known |= {"tolerance": tolerance}
-    columns = {name: values for name, values in known.items() if values is not None}
+    columns = {name: values for name, values in (known | {"tolerance": tolerance}).items() if values is not None}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
@@ -96,14 +93,11 @@ def ended_items(
 def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:
     """Log problems of grading, each as a share of these answers.
 
-    `grading/timeout`: not decided before the deadline; `grading/killed`: a worker ran out of memory or died;
-    `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; all four count as wrong.
+    `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; both count as wrong.
     `grading/unusable_gold`: no verdict, because the gold answer cannot be used; `grading/unreadable`: none, because the
     judge's reply is missing or cannot be read.
     """
     flags = {
-        "timeout": [verdict.decided_by == "timeout" for verdict in verdicts],
-        "killed": [verdict.decided_by in _KILLED for verdict in verdicts],
         "refused": [verdict.decided_by == "size" for verdict in verdicts],
         "unusable_gold": [verdict.correct is None and verdict.decided_by != "unreadable" for verdict in verdicts],
         "unreadable": [verdict.decided_by == "unreadable" for verdict in verdicts],
@@ -113,22 +107,10 @@ def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float],
         log_metric(f"grading/{name}", sum(values) / max(len(values), 1))
 
 
-class BatchGrader(Protocol):
-    """Interface: anything with `grade_batch`, such as `Grader` or `JudgeGrader`."""
+def grade_answers(grader: Any, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Verdict]:
+    """Grade one response per row with a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
 
-    def grade_batch(self, items: Sequence[Mapping[str, Any]]) -> list[Verdict]: ...
-
-
-def grade_answers(grader: BatchGrader, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Verdict]:
-    """Grade one response per row.
-
-    Args:
-        grader: also decides what a row's tolerance allows.
-        rows: with prompt and answer, and optionally choices, id, hint and `tolerance` (see `Grader.grade`).
-        texts: what the model wrote, in the order of the rows.
-
-    Returns:
-        The grader's verdicts; `decided_by` says "tolerance" where numbers are near enough, "text" where strings were
-        compared. A gold answer that the grader cannot use has no verdict, unless its row says `as_text`.
+    The rows have prompt and answer, and optionally choices, id, hint and `tolerance` (see `Grader.grade`). A gold
+    answer that the grader cannot use has no verdict, unless its row's tolerance says `as_text`.
     """
     return grader.grade_batch(items_of(rows, texts))

@@ -16,7 +16,7 @@ from .equivalence import in_full, quantity
 from .expressions import read
 from .extraction import extract_answer, read_gold
 from .listings import unordered
-from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, is_name, normalise, split_top
+from .notation import MAX_CHARACTERS, Refused, Unreadable, is_name, normalise, split_top
 from .numeric import value_of
 from .units import PERCENT, PLAIN, MeasurementUnit, speaks_of_percent
 from .verdict import Verdict
@@ -53,11 +53,9 @@ def tolerance_of(value: Any) -> Tolerance | None:
 
 
 def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
-    """Whether answer and gold answer are numbers, or equally long lists of numbers, within the tolerance.
+    """Whether answer and gold answer are numbers, or equally long lists of numbers in any order, within the tolerance.
 
-    Their order does not matter, but no number answers two. A percent sign divides by 100, which is how ChartQA reads
-    it. Other units must measure the same thing where both sides have one. What cannot be read as numbers is not within
-    any tolerance; nor is a range such as 18-24, which as a number would be -6.
+    A percent sign divides by 100, as ChartQA reads it. Other units must measure the same where both sides have one.
 
     Examples:
         >>> within("2.9", "3.0", Tolerance(relative=0.05)), within("2.9", "3.0", Tolerance(absolute=0.01))
@@ -85,12 +83,7 @@ class _Quantity(NamedTuple):
 def second_look(verdict: Verdict, gold: Any, text: str, tolerance: Tolerance, question: str | None = None) -> Verdict:
     """The verdict with a tolerance: a wrong answer within it is right, and texts are compared where that is asked for.
 
-    Args:
-        verdict: of the rules, or of whoever graded.
-        gold: the gold answer, or several.
-        text: what the model wrote.
-        tolerance: allowed difference.
-        question: where it speaks of percent, 44 % is near 45.
+    `text` is what the model wrote. Where the question speaks of percent, 44 % is near 45.
     """
     if verdict.correct:
         return verdict
@@ -163,7 +156,7 @@ def _quantity(text: str) -> _Quantity | None:
         if isinstance(exact, complex) or (isinstance(exact, Fraction) and read(number).node[0] == "sum"):
             return None  # 18-24 is a range; a sum with a root or with π is a number
         value = float(exact)
-    except (Unreadable, Refused, NeedsAlgebra, OverflowError, RecursionError):
+    except (Unreadable, Refused, OverflowError, RecursionError):
         return None
     if abs(value) == float("inf"):
         return None

@@ -134,6 +134,7 @@ def parse_unit(text: str) -> MeasurementUnit | None:
     for written, meant in ((" squared", "^2"), (" cubed", "^3"), ("ms^{-", "m s^{-")):  # no milliseconds
         text = text.replace(written, meant)
     text = re.sub(r"(?<=[a-z])-(?=[a-z]{3})|(?<=\bsq)\.|(?<=\bcu)\.", " ", text)  # newton-metres, sq.cm
+    text = re.sub(r"(?<=[*/(\s])° ?C(?=\)|$)", "K", text)  # J/(kg*°C): a difference
     text = re.sub(r"/\s*\(([^()]*)\)", lambda match: "/" + "/".join(re.split(r"[*\s]+", match[1].strip())), text)
     if text in ("%", "percent", "per cent", "pct", "percentage", "百分之"):
         return PERCENT
@@ -237,7 +238,9 @@ def _goes_with(unit: str, number: str, *, products: bool = False) -> bool:
     if letters := _LETTERS.fullmatch(unit):
         product = bool(letters["more"]) and "-" not in letters["more"]
         return unit[0] not in "/*" and (products or not product) and _PLAIN_NUMBER.fullmatch(number) is not None
-    return unit[0] == "%" or not any(character.isalpha() for character in _COMMAND.sub("", number))
+    if unit[0] == "%":
+        return "%" not in number  # 100% - 81%
+    return not any(character.isalpha() for character in _COMMAND.sub("", number))
 
 
 _BEHIND_A_NUMBER = re.compile(
@@ -278,6 +281,9 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     return f"{total.numerator}/{total.denominator}", MeasurementUnit(Fraction(1), parts[0][1].dimensions)
 
 
+_PLURAL = re.compile(r"(?<=ch)es\b|(?<=sh)es\b|(?<=ss)es\b|(?<=x)es\b|(?<!s)s\b")
+
+
 def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     """Parse a count such as `5 red apples`: a number and at most three words."""
     match = re.fullmatch(
@@ -288,14 +294,9 @@ def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     nouns = match[2].lower().replace("-", " ").split()
     if any(noun in _NOT_COUNTED or len(noun) < 3 and not "\u4e00" <= noun[0] <= "\u9fff" for noun in nouns):
         return None
-    return match[1], PLAIN._replace(noun=" ".join(map(_singular, nouns)) if len(match[2]) > 3 else match[2])
-
-
-def _singular(noun: str) -> str:
-    for ending, singular in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("sses", "ss")):
-        if noun.endswith(ending):
-            return noun[: -len(ending)] + singular
-    return noun[:-1] if noun.endswith("s") and not noun.endswith("ss") else noun
+    return match[1], PLAIN._replace(
+        noun=_PLURAL.sub("", re.sub(r"ies\b", "y", " ".join(nouns))) if len(match[2]) > 3 else match[2]
+    )
 
 
 _PERCENT_WORDS = re.compile(r"%|％|percent|per cent|\bpct\b|百分", re.IGNORECASE)

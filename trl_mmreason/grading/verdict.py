@@ -13,9 +13,8 @@ class Verdict(NamedTuple):
             cannot be read, which must train nothing.
         extracted: the answer that was read off the completion, if there was one.
         reason: one line for a person.
-        decided_by: "rules", "algebra" (a worker process), "judge", "unreadable" (a judge's reply, so that nobody
-            decided), or what kept it from being decided, which makes the answer wrong: "size" (refused before any
-            algebra), "timeout", "memory", "crash" (a worker died) or "error" (the library of algebra failed on it).
+        decided_by: "rules", "judge", "unreadable" (a judge's reply, so that nobody decided), "tolerance" or "text" (a
+            benchmark's own comparison), or "size": too large to compare, which makes the answer wrong.
     """
 
     correct: bool | None

@@ -28,21 +28,10 @@ NUMBER_WORDS = {
 }
 
 
-_IRREGULAR = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
-_IRREGULAR |= {"twelve": "twelfth"}
-
-
-def _ordinal(word: str) -> str:
-    head, dash, last = word.rpartition("-")
-    return head + dash + _IRREGULAR.get(last, f"{last.removesuffix('y')}ieth" if last.endswith("y") else f"{last}th")
-
-
-_ORDINALS = {
-    _ordinal(word): value + ("th" if value[-2:-1] == "1" else {"1": "st", "2": "nd", "3": "rd"}.get(value[-1], "th"))
-    for word, value in NUMBER_WORDS.items()
-    if word.isascii() and word != "zero"
-}
-_ORDINAL = re.compile(rf"\b(?:{'|'.join(sorted(_ORDINALS, key=len, reverse=True))})\b")
+_NAMED = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+_ORDINALS = dict(zip(_NAMED, ["1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 13))], strict=True))
+_ORDINAL = re.compile(rf"\b(?:{'|'.join(_ORDINALS)})\b")
+_COUNTRY = re.compile(r"\b(?:united (?:states(?: of america)?|(kingdom))|usa)\b")
 # What a word may end in without meaning anything else: increasing, 左边
 _ENDING = re.compile(
     r"\b(?:(increas|decreas)(?:es?|ed|ing)|([a-z]+ward)s|([上下左右前后东西南北]{1,2})(?:[边面侧]|方向?))\b"
@@ -64,6 +53,7 @@ def _undotted(text: str) -> str:
 def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
     plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
+    plain = _COUNTRY.sub(lambda match: "uk" if match[1] else "us", plain)
     return tuple(_WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", "")))
 
 
@@ -86,28 +76,20 @@ _MAYBE_SYMBOLS = re.compile(
 _SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?:(?<=[A-Z\d])|(?<=\b[a-z]))'+(?![a-z])")
 
 
-# One name of what has several
-_NAMES = (
-    re.compile(r"(?:the )?(?:u\.?s(?:\.?a)?|united states(?: of america)?)\.?", re.I),
-    re.compile(r"(?:the )?(?:u\.?k|united kingdom)\.?", re.I),
-)
 # What an adjective may stand without
 _HEAD = re.compile(
-    r"(?:the )?(red|blue|green|yellow|orange|purple|black|white|gr[ae]y|pink|brown)(?: line| bar| curve| slice| one)"
-    r"|((?:isosceles|scalene|equilateral|right|acute|obtuse)(?:[ -](?:isosceles|right|angled))?)(?: triangle| angle)"
-    r"|(even|odd|linear|quadratic|cubic|exponential)(?: function| number)|(positive|negative|no)(?: correlation)"
-    r"|(等腰|等边|直角|锐角|钝角)(?:三角形)|(奇|偶)(?:函数|数)",
+    r"(?:the )?(?!any |each |this |that |every )([a-z]{3,}(?:[ -](?:right|angled))?)"
+    r" (?:line|bar|curve|slice|one|triangle|angle|function|number|correlation)"
+    r"|(\w+)(?:三角形|函数)",
     re.I,
 )
 
 
 def same_words(answer: str, gold: str) -> bool:
     """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
-    if any(name.fullmatch(answer) and name.fullmatch(gold) for name in _NAMES):
-        return True
     for headed, other in ((answer, gold), (gold, answer)):
-        match = _HEAD.fullmatch(headed.strip().rstrip("."))
-        if match and other.strip().rstrip(".").casefold() == next(filter(None, match.groups())).casefold():
+        match = _HEAD.fullmatch(headed.strip(" ."))
+        if match and (match[1] or match[2]).casefold() == other.strip(" .").casefold():
             return True
     if not is_prose(answer) or not is_prose(gold):
         return False
