@@ -30,6 +30,7 @@ _LABELLED = [
 ]
 _THAT_IS = re.compile(r"(?:i\.e\.?,?|that is,?|namely,?|即)\s*")
 _REASON = re.compile(r"\s*(?:(?:because|since|as|so|which|due to|by)\b|因为|由于|所以|理由)", re.IGNORECASE)
+OR = re.compile(r"\bor\b|或|(?<=[A-J])\s*/", re.I)  # A or C is not both
 _JOINT = re.compile(r"\s*(?:[,;&/+和与及]|\band\b|\bor\b)\s*|\s+", re.IGNORECASE)
 
 
@@ -120,9 +121,11 @@ def implied_choices(gold: str) -> dict[str, str]:
 
 
 def names_a_choice(gold: str, choices: Mapping[str, str], same: Same) -> bool:
-    """Whether a gold answer names choices or equals one; true also where it is too large to tell."""
+    """Whether a gold answer names choices (not one or another) or equals one; true also where it is too large."""
     try:
-        return bool(chosen(gold, choices, same)) or any(same(text, gold) for text in choices.values())
+        if labels := chosen(gold, choices, same):
+            return len(labels) == 1 or not OR.search(gold)
+        return any(same(text, gold) for text in choices.values())
     except Refused:
         return True
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
-from .choices import chosen, implied_choices, names_a_choice
+from .choices import OR, chosen, implied_choices, names_a_choice
 from .equivalence import chemical, same_answer
 from .notation import Refused, Undefined, Unreadable, balanced, normalise
 from .numeric import MAX_BITS, limited_steps, value_of
@@ -36,7 +36,7 @@ def _matches(answer: str, gold: str, choices: Mapping[str, str], question: str |
     if known and (gold_labels := chosen(gold, known, same)):
         named = chosen(answer, known, same)
         if named is not None:
-            undecided = len(named) > 1 and _OR.search(answer) and not _OR.search(gold)
+            undecided = len(named) > 1 and OR.search(answer) and not OR.search(gold)
             return named == gold_labels and not undecided
         if choices:
             return False
@@ -45,7 +45,6 @@ def _matches(answer: str, gold: str, choices: Mapping[str, str], question: str |
     return same(answer, gold, lenient=lenient)
 
 
-_OR = re.compile(r"\bor\b|或|(?<=[A-J])\s*/", re.I)  # A or C is not both
 _NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA", "?", "??", "???"))
 _EMPTY_ARGUMENT = re.compile(
     r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
@@ -97,5 +96,4 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
 
 @lru_cache(maxsize=4096)
 def _is_a_choice(gold: str, choices: tuple[tuple[str, str], ...]) -> bool:
-    several = _OR.search(gold) and len(chosen(gold, dict(choices), same_answer) or ()) > 1
-    return not several and names_a_choice(gold, dict(choices), same_answer)
+    return names_a_choice(gold, dict(choices), same_answer)
