@@ -198,18 +198,22 @@ def scored_batch(trainer):
 
 
 def test_advantages_are_normalised_over_the_kept_of_each_group(checkpoints, rows, tmp_path):
-    """Answers are allowed fewer tokens until one is cut, and each group keeps two."""
-    for longest in range(6, 0, -1):
-        trainer = trainer_with(checkpoints, tmp_path, rows, max_completion_length=longest)
-        outcome, batch = scored_batch(trainer)
-        keep = torch.tensor([not kind.truncated for kind in trainer.types]).view(2, 4)
-        if not keep.all() and (keep.sum(dim=1) >= 2).all():
-            break
-    assert not keep.all()
-    groups = zip(outcome.rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), keep, strict=True)
-    for group, advantages, kept in groups:
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    grade, types = trainer.reward_funcs[0], [0, 4, 1, 3, 3, 2, 7, 0]  # the second and the seventh were cut
+
+    def graded(**given):
+        values = grade(**given)
+        trainer.types = types_of(types)
+        return values
+
+    trainer.reward_funcs[0] = graded
+    outcome, batch = scored_batch(trainer)
+    keep = torch.tensor(types).view(2, 4) < 4
+    for group, advantages, kept in zip(
+        outcome.rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), keep, strict=True
+    ):
         expected = (group[kept] - group[kept].mean()) / (group[kept].std() + 1e-4)
-        expected *= 8 / keep.sum()  # the loss averages over all eight, and those that are kept are to count
+        expected *= 8 / 6  # the loss averages over all eight, and the six that are kept are to count
         assert advantages[kept].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
         assert (advantages[~kept] == 0).all()
 

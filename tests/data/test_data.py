@@ -211,6 +211,10 @@ def test_columns_are_found_by_name_by_synonym_and_by_mapping():
     }
     mapped = load_rows(Dataset.from_list([row]), columns={"answer": "solution", "choices": None}).dataset[0]
     assert (mapped["answer"], mapped["choices"]) == ("long", None)
+    red = PIL.Image.new("RGB", (4, 4), "red")
+    for column in ({"images": [red]}, {"image": red}):
+        (image,) = load_rows(Dataset.from_list([{**row, **column}])).dataset[0]["images"]
+        assert image.getpixel((0, 0)) == (255, 0, 0)
 
 
 def test_data_without_labels():

@@ -342,7 +342,7 @@ TABLE = [
         "Table 7 | a batch",
         "study/logged.py",
         "size = max(1, len(values) // 4)",
-        "size = max(1, len(history) // 4)",
+        "size = max(1, len(values) // 2)",
         "tests/study/test_logged.py::test_a_quarter_is_of_the_entries_that_have_the_value",
     ),
 ]

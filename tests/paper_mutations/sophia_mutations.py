@@ -46,9 +46,9 @@ TABLE = [
     ),
     (
         "Eq. 2 | the reasoner",
-        SAMPLING,
-        '"prompt": [[{"role": "user", "content": texts[position]}]',
-        '"prompt": [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": texts[position]}]',
+        "trl_mmreason/sophia/protocols.py",
+        '({"id": row["id"], "prompt"',
+        '({"id": row["id"], "images": [__import__("PIL.Image").Image.new("RGB", (8, 8))], "prompt"',
         f"{OF_SAMPLING}who_sees_what",
     ),
     (

@@ -1,7 +1,6 @@
 """SelfEvolutionTrainer: rewards without labels on real tiny models, the judge's memory, and what the loss receives."""
 
 import inspect
-import random
 
 import pytest
 import torch
@@ -366,10 +365,13 @@ def test_metrics_of_the_winners(logged):
 
 @pytest.mark.full
 def test_no_label_is_read(checkpoints, tmp_path, caplog):
-    """Permuted, wrong or removed answers change no parameter, bit for bit; only the accuracy that is logged."""
-    rows, results = drawn_rows(4), []
-    answers = [row["answer"] for row in rows]
-    permuted = random.Random(0).sample(answers, len(answers))
+    """Permuted, wrong or removed answers change no parameter, bit for bit; only the accuracy that is logged.
+
+    Some of what is written is right, so that a label that was paid for would move the policy.
+    """
+    answers, results = ["4", "5", "5", "4"], []
+    rows = [{**row, "answer": answer} for row, answer in zip(drawn_rows(4), answers, strict=True)]
+    permuted = answers[1:] + answers[:1]
     given = [
         rows,
         [{**row, "answer": answer} for row, answer in zip(rows, permuted, strict=True)],
@@ -378,6 +380,7 @@ def test_no_label_is_read(checkpoints, tmp_path, caplog):
     ]
     for number, one in enumerate(given):
         trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path / str(number), one)
+        written_by_hand(trainer, WORKED * 2)
         trainer.train()
         results.append(weights_of(trainer.model))
         assert ("accuracy" in trainer.state.log_history[0]) == (number < 2)
