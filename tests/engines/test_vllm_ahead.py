@@ -12,10 +12,23 @@ STEPS, GROUP = 4, 4
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """What `vllm_ahead.py` kept of its runs."""
+    """What `vllm_ahead.py` kept of its runs with a server that stays."""
     folder = tmp_path_factory.mktemp("ahead")
-    launch("engines/vllm_ahead.py", 1, "qwen2_5_vl", folder, seconds=1800)
+    launch("engines/vllm_ahead.py", 1, "qwen2_5_vl", folder, seconds=600)
     return torch.load(folder / "results_0.pt")
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory):
+    """And of those with a server that goes away."""
+    folder = tmp_path_factory.mktemp("lost")
+    launch("engines/vllm_ahead.py", 1, "qwen2_5_vl", folder, "lost", seconds=1800)
+    return torch.load(folder / "results_0.pt")
+
+
+def finished(run):
+    """Whether a run ended after its last update, with nothing else sampled."""
+    return run["ended"] == "finished" and not run["in_flight"] and len(run["rollouts"]) == STEPS
 
 
 def metric(run, name):
@@ -73,10 +86,7 @@ def test_groups_stay_whole_and_each_epoch_asks_each_question_once(runs):
 
 
 def test_the_last_update_waits_for_nothing(runs):
-    for name in ("still", "moving", "turns", "stale", "restarted"):
-        assert runs[name]["ended"] == "finished"
-        assert not runs[name]["in_flight"]
-        assert len(runs[name]["rollouts"]) == STEPS  # and nothing else was sampled
+    assert all(finished(runs[name]) for name in ("still", "moving", "turns"))
 
 
 def test_a_groups_images_travel_once(runs):
@@ -84,35 +94,40 @@ def test_a_groups_images_travel_once(runs):
     assert runs["still"]["rows_sent"] == 2 * STEPS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "ages"), [("stale", [0, 1, 1, 0]), ("restarted", [0, 1, 1, 1])])
-def test_a_server_that_was_started_anew_gets_the_weights_again(runs, name, ages):
+def test_a_server_that_was_started_anew_gets_the_weights_again(lost, name, ages):
     """`stale`: amid the last rollout, which is sampled again; `restarted`: between two, of which none is lost."""
-    run = runs[name]
+    run = lost[name]
+    assert finished(run)
     assert metric(run, "generate_ahead/age") == ages
     for age, rollout in zip(ages, run["rollouts"], strict=True):
         assert farthest(rollout, "before" if age else "now") < TOLERANCE
 
 
-def test_a_server_that_does_not_come_back_ends_the_run_with_a_checkpoint(runs):
+@pytest.mark.full
+def test_a_server_that_does_not_come_back_ends_the_run_with_a_checkpoint(lost):
     """`killed`: amid a rollout; `stopped`: it takes requests between two of them, and answers none."""
     for name, step in (("killed", 3), ("stopped", 2)):
-        assert runs[name]["ended"] == "status 75"
-        assert runs[name]["checkpoints"] == [f"checkpoint-{step}"]
+        assert lost[name]["ended"] == "status 75"
+        assert lost[name]["checkpoints"] == [f"checkpoint-{step}"]
 
 
-def test_a_resumed_run_asks_the_questions_that_are_left(runs):
+@pytest.mark.full
+def test_a_resumed_run_asks_the_questions_that_are_left(runs, lost):
     def questions(run):
         return [[row["question"] for row in rollout] for rollout in run["rollouts"]]
 
-    resumed = runs["resumed"]
+    resumed = lost["resumed"]
     assert resumed["ended"] == "finished"
-    done = len(runs["killed"]["rollouts"])
-    assert questions(runs["killed"]) + questions(resumed) == questions(runs["moving"])
+    done = len(lost["killed"]["rollouts"])
+    assert questions(lost["killed"]) + questions(resumed) == questions(runs["moving"])
     assert metric(resumed, "generate_ahead/age")[done] == 0.0  # sampled again
     for rollout in resumed["rollouts"][:1]:
         assert farthest(rollout, "now") < TOLERANCE
 
 
+@pytest.mark.full
 def test_two_processes_get_their_own_rows(tmp_path):
     """Twelve rows of three groups, six in each: the second group has two in both."""
     launch("engines/vllm_ahead.py", 2, "qwen2_5_vl", tmp_path, seconds=1200)

@@ -1,6 +1,6 @@
-"""Training runs whose rollouts a vLLM server samples one step ahead: FAMILY FOLDER are its arguments.
+"""Training runs whose rollouts a vLLM server samples one step ahead: FAMILY FOLDER [lost] are its arguments.
 
-Run by test_vllm_ahead.py. One server serves all runs; it is ended and started again in some of them. Of two processes,
+Run by test_vllm_ahead.py. One server serves all runs; with `lost` it is ended and started again in most of them. Of two processes,
 which train once together, the first starts it.
 """
 
@@ -124,13 +124,19 @@ def look_started_again(client):
     client._ask("POST", "/update_weight_version", json={"new_version": "default"})
 
 
-def alone(server):
-    """The runs of one process."""
+def alone():
+    """The runs of one process with a server that stays."""
     found = {}
     found["still"] = run("adapo", "still", 0.0)
     asked = Dataset.from_list(drawn_rows(2, seed=3))
     found["moving"] = run("adapo", "moving", 1e-4, eval_strategy="steps", eval_steps=2, eval_dataset=asked)
     found["turns"] = run("turns", "turns", 1e-4)
+    return found
+
+
+def lost(server):
+    """The runs of one process with a server that goes away."""
+    found = {}
     found["stale"] = run("adapo", "stale", 1e-4, amid=look_started_again)
     found["restarted"] = run("adapo", "restarted", 1e-4, At(2, start_again))
     found["killed"] = run("adapo", "killed", 1e-4, amid=lambda _: server.end(), vllm_server_timeout=10.0)
@@ -165,5 +171,8 @@ else:
     with server as address:
         started.with_suffix(".part").write_text(address)
         started.with_suffix(".part").rename(started)
-        found = alone(server) if processes == 1 else {"together": together()}
+        if processes == 1:
+            found = lost(server) if sys.argv[3:] == ["lost"] else alone()
+        else:
+            found = {"together": together()}
     write(folder / f"results_{rank}.pt", **found)
