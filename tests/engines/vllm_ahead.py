@@ -1,7 +1,7 @@
 """Training runs whose rollouts a vLLM server samples one step ahead: FAMILY FOLDER [lost] are its arguments.
 
-Run by test_vllm_ahead.py. One server serves all runs; with `lost` it is ended and started again in most of them. Of two processes,
-which train once together, the first starts it.
+Run by test_vllm_ahead.py. One server serves all runs; with `lost` it is ended and started again in most of them. Of two
+processes, which train once together, the first starts it.
 """
 
 import os
@@ -171,8 +171,8 @@ else:
     with server as address:
         started.with_suffix(".part").write_text(address)
         started.with_suffix(".part").rename(started)
-        if processes == 1:
-            found = lost(server) if sys.argv[3:] == ["lost"] else alone()
-        else:
+        if processes == 2:
             found = {"together": together()}
+        else:
+            found = lost(server) if sys.argv[3:] else alone()
     write(folder / f"results_{rank}.pt", **found)
