@@ -325,8 +325,8 @@ TABLE = [
     (
         "E, Fig. A3 | the prompt",
         PROMPTS,
-        "6 × 6 / 4 = 9.",
-        "4 × 6 / 6 = 4.",
+        "**Final answer** \\boxed{9}",
+        "**Final answer** \\boxed{8}",
         f"{OF_PROMPTS}the_example_is_right_and_looks_at_the_image_again",
     ),
     (
