@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -171,8 +172,6 @@ else:
     with server as address:
         started.with_suffix(".part").write_text(address)
         started.with_suffix(".part").rename(started)
-        if processes == 2:
-            found = {"together": together()}
-        else:
-            found = lost(server) if sys.argv[3:] else alone()
+        runs = partial(lost, server) if sys.argv[3:] else alone
+        found = runs() if processes == 1 else {"together": together()}
     write(folder / f"results_{rank}.pt", **found)
