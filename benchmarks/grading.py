@@ -259,7 +259,7 @@ def labelled(*, cap: float = 10.0, of: str = "labelled") -> Result:
 
     Args:
         cap: seconds after which another grader is killed.
-        of: the labelled set that the rules were written with, or "view", "stop" or "sealed", by origin
+        of: the labelled set that the rules were written with, or "view", "stop", "sealed" or "outside", by origin
             (tests/grading/test_origins.py).
     """
     file = ROOT / "tests/grading" / (f"{of}.jsonl" if of == "labelled" else f"origins/{of}.jsonl")
@@ -292,9 +292,9 @@ def rightly(verdicts: Verdicts, cases: list[dict[str, Any]]) -> Counter[str]:
 def decided_by_ours(cases: list[dict[str, Any]]) -> Verdicts:
     """Our verdict of each case."""
     logging.getLogger("trl_mmreason").setLevel(logging.ERROR)  # golds that cannot be used are meant to be there
-    graders = {"strict": Grader(), "lenient": Grader(tolerance="lenient")}
+    graders = {"strict": Grader(), "lenient": Grader(tolerance="lenient"), "prose": Grader(prose=True)}
     return [
-        graders[case.get("tolerance", "strict")]
+        graders[case.get("tolerance", case.get("protocol", "strict"))]
         .grade(case["completion"], case["gold"], **{name: case.get(name) for name in ("choices", "question")})
         .correct
         for case in cases

@@ -1,10 +1,7 @@
-"""What the tables "paper, code, test" say of the code as a whole: whose `train` and `compute_loss` are ours; LaTeX."""
+"""What the tables "paper, code, test" say of the code as a whole: whose `train` and `compute_loss` are ours."""
 
 import ast
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[2] / "trl_mmreason"
 
@@ -38,11 +35,3 @@ def test_which_classes_train_in_a_way_of_their_own():
     trainers = {name for name in found if name.endswith("Trainer")}
     assert trainers == {"GroupGRPOTrainer", "IterativeDPOTrainer"}
     assert len(found) == 5  # and the mixins of checkpoints, of facts and of times
-
-
-def test_latex_is_read_by_the_maintained_continuation_of_latex2sympy2():
-    """What math-verify requires; `latex2sympy2` would bring a parser runtime of 2018, 4.7.2."""
-    assert any(each.startswith("latex2sympy2_extended") for each in requires("math-verify"))
-    assert tuple(map(int, version("antlr4-python3-runtime").split(".")[:2])) >= (4, 9)
-    with pytest.raises(PackageNotFoundError):
-        version("latex2sympy2")
