@@ -84,11 +84,13 @@ def test_a_checkpoint_keeps_what_waits(checkpoints, tmp_path):
 
 def test_what_reads_otherwise_after_a_resume_is_asked_no_more(checkpoints, tmp_path, caplog):
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(8))
-    saved = kept(in_flight(trainer, [5, 2]))
+    saved = kept(in_flight(trainer, [5, 2, 1, 0]))
     saved[1]["place"] = 3
+    saved[2]["place"] = 8  # of eight rows
+    saved[3]["flights"].pop()
     (left,) = restored(trainer, saved)
     assert kept([left]) == saved[:1]
-    assert "of 2 questions whose answers waited in the checkpoint 1 read otherwise now" in caplog.text
+    assert "of 4 questions whose answers waited in the checkpoint 3 read otherwise now" in caplog.text
 
 
 def test_answers_that_cannot_wait_are_refused(checkpoints, tmp_path):

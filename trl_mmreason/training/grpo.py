@@ -252,15 +252,16 @@ class GroupGRPOTrainer(
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        rows = self._prepared(inputs)
-        if self.model.training and getattr(self.args, "oversampling", 0):
-            with self._timed("generation"):
-                rows, self._ready = oversampled(self, rows)
         if self._ahead is not None and self.model.training:
             with self._timed("generation"):
                 rows, self._ready = self._ahead.rollout(inputs)
-        elif self._ahead is not None:
-            self._ahead.settle()
+        else:
+            rows = self._prepared(inputs)
+            if self._ahead is not None:
+                self._ahead.settle()
+            elif self.model.training and getattr(self.args, "oversampling", 0):
+                with self._timed("generation"):
+                    rows, self._ready = oversampled(self, rows)
         batch = self._rolled_out(rows)
         if self.model.training and getattr(self.args, "refill_attempts", 0):
             batch = refilled(self, batch, lambda others: self._rolled_out(self._prepared(others)))

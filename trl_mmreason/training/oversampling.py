@@ -143,11 +143,14 @@ def kept(groups: Groups) -> list[dict[str, Any]]:
 def restored(trainer: Any, saved: list[dict[str, Any]]) -> Groups:
     """The groups that a checkpoint kept: what was said to their answers is asked of `next_message` again.
 
-    Those that read otherwise now, as the data or a `next_message` that draws differ, are left out with a warning.
+    Those that read otherwise now, as the data or a `next_message` that draws differ, are left out with a warning, and
+    so are those of groups of another size.
     """
-    rows = [numbered(trainer.train_dataset, each["place"]) for each in saved for _ in range(trainer.num_generations)]
+    size, count = trainer.num_generations, len(trainer.train_dataset)
+    fits = [each for each in saved if each["place"] < count and len(each["flights"]) == size]
+    rows = [numbered(trainer.train_dataset, each["place"]) for each in fits for _ in range(size)]
     groups = _begun(trainer, trainer._prepared(rows)) if rows else []
-    for group, each in zip(groups, saved, strict=True):
+    for group, each in zip(groups, fits, strict=True):
         for flight, said in zip(group, each["flights"], strict=True):
             flight.begun, flight.ended = each["begun"], said["ended"]
             for ids, logprobs in said["answers"]:
@@ -155,14 +158,14 @@ def restored(trainer: Any, saved: list[dict[str, Any]]) -> Groups:
             flight.ids, flight.logprobs = said["going_on"]
     same = [
         group
-        for group, each in zip(groups, saved, strict=True)
+        for group, each in zip(groups, fits, strict=True)
         if [flight.prompts()[0] for flight in group] == [said["read"] for said in each["flights"]]
     ]
-    if len(same) < len(groups):
+    if len(same) < len(saved):
         logger.warning(
-            f"{type(trainer).__name__}: of {len(groups)} questions whose answers waited in the checkpoint "
-            f"{len(groups) - len(same)} read otherwise now, and others are asked in their place. Resume with the same "
-            "data, processor and next_message to go on with them."
+            f"{type(trainer).__name__}: of {len(saved)} questions whose answers waited in the checkpoint "
+            f"{len(saved) - len(same)} read otherwise now, and others are asked in their place. Resume with the same "
+            "data, num_generations, processor and next_message to go on with them."
         )
     return same
 
