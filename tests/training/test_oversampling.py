@@ -74,6 +74,7 @@ def test_a_checkpoint_keeps_what_waits(checkpoints, tmp_path):
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(8))
     groups = in_flight(trainer, [5, 2])
     torch.save(kept(groups), tmp_path / "kept.pt")
+    trainer._rollouts = 9
     found = restored(trainer, torch.load(tmp_path / "kept.pt", weights_only=True))
     assert kept(found) == kept(groups)
     assert [group[0].row["prompt"] for group in found] == [group[0].row["prompt"] for group in groups]
