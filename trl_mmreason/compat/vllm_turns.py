@@ -6,7 +6,7 @@ This module imports without vLLM.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .vllm_prompts import compare_prompts
@@ -50,32 +50,17 @@ class Turns:
         Raises:
             PromptMismatch: vLLM read a prompt that is not the one before continued.
         """
-        rows: dict[str, int] = {}  # request → row
         outputs: list[list[Any]] = [[] for _ in prompts]  # of each row: those of its turns
         said: list[list[Any]] = [[] for _ in prompts]  # and the messages between them
-        last = dict(enumerate(prompts))  # row → its last prompt
-
-        def enqueue(new: dict[int, dict[str, Any]]) -> None:
-            ids = self.llm.enqueue(list(new.values()), sampling_params, use_tqdm=use_tqdm)
-            # "17-0d2f8b1c": vLLM adds the characters after the hyphen, and takes them from its outputs again
-            rows.update(zip((name.partition("-")[0] for name in ids), new, strict=True))
-
-        enqueue(last)
-        while self.llm.llm_engine.has_unfinished_requests():
-            answers: dict[int, list[int]] = {}  # row → ids
-            for output in self.llm.llm_engine.step():
-                if output.finished:
-                    row = rows[output.request_id]
-                    outputs[row].append(output)
-                    answers[row] = list(output.outputs[0].token_ids)
-            if not answers:
-                continue
+        conversations = _Conversations(self.llm, prompts, sampling_params, use_tqdm)
+        for ended in conversations:
+            for row, output in ended.items():
+                outputs[row].append(output)
+            answers = {row: list(output.outputs[0].token_ids) for row, output in ended.items()}
             replies = self.reply(answers)
             for row, turn in replies.items():
                 said[row].append(turn)
-                last[row] = _continued(last[row], answers[row], turn)
-            if replies:
-                enqueue({row: last[row] for row in replies})
+            conversations.go_on(answers, replies)
             self.tell_ended(list(answers), list(answers.values()))
         return [self._joined(*turns) for turns in zip(outputs, said, strict=True)]
 
@@ -126,56 +111,72 @@ class UntilEnough:
         Returns:
             vLLM's first output of each prompt.
         """
-        rows: dict[str, int] = {}  # request → row
-        requests: dict[int, str] = {}  # row → its last request
         first: dict[int, Any] = {}  # row → output
-        last = dict(enumerate(prompts))
-
-        def enqueue(new: Mapping[int, dict[str, Any]], begun: Mapping[int, int]) -> None:
-            params = []
-            for row in new:
-                params.append(sampling_params.clone())
-                params[-1].max_tokens -= begun.get(row, 0)
-            found = self.llm.enqueue([*new.values()], params, use_tqdm=use_tqdm)
-            names = [name.partition("-")[0] for name in found]  # as in `Turns`
-            rows.update(zip(names, new, strict=True))
-            requests.update(zip(new, names, strict=True))
-
-        enqueue(last, dict(enumerate(self.begun)))
-        while self.llm.llm_engine.has_unfinished_requests():
-            answers: dict[int, tuple[list[int], list[float | None]]] = {}
-            for output in self.llm.llm_engine.step():
-                if output.finished:
-                    row = rows[output.request_id]
-                    first.setdefault(row, output)
-                    answers[row] = _said(output)
-                    del requests[row]
-            if not answers:
-                continue
-            replies = self.reply(answers)
-            for row, turn in replies.items():
-                last[row] = _continued(last[row], answers[row][0], turn)
-            if replies:
-                enqueue({row: last[row] for row in replies}, {})
+        conversations = _Conversations(self.llm, prompts, sampling_params, use_tqdm, self.begun)
+        for ended in conversations:
+            first = ended | first
+            answers = {row: _said(output) for row, output in ended.items()}
+            conversations.go_on({row: ids for row, (ids, _) in answers.items()}, self.reply(answers))
             if self.enough():
-                for row, output in self._aborted(requests).items():
-                    first.setdefault(row, output)
+                left = conversations.end()
+                first = left | first
+                for row, output in left.items():
                     self.leave(row, *_said(output))
-                break
         return [first[row] for row in range(len(prompts))]
 
-    def _aborted(self, requests: Mapping[int, str]) -> dict[int, Any]:
-        """End requests; gives for each row what vLLM has of its answer."""
+
+class _Conversations:
+    """Requests of rows to vLLM, one after the other for a row; iterates over the outputs that end in a step, by row.
+
+    Args:
+        llm, prompts, sampling_params, use_tqdm: as for `Turns`.
+        begun: as for `UntilEnough`.
+    """
+
+    def __init__(
+        self, llm: Any, prompts: list[dict[str, Any]], sampling_params: Any, use_tqdm: bool, begun: Sequence[int] = ()
+    ) -> None:
+        self._llm, self._params, self._use_tqdm = llm, sampling_params, use_tqdm
+        self._rows: dict[str, int] = {}  # request that has not ended → row
+        self._last = dict(enumerate(prompts))  # row → its last prompt
+        self._enqueue(self._last, dict(enumerate(begun)))
+
+    def __iter__(self) -> Iterator[dict[int, Any]]:
+        engine = self._llm.llm_engine
+        while engine.has_unfinished_requests():
+            if ended := {self._rows.pop(each.request_id): each for each in engine.step() if each.finished}:
+                yield ended
+
+    def go_on(self, answers: Mapping[int, list[int]], replies: Mapping[int, Any]) -> None:
+        """Ask the rows with a reply again, after their answers' ids."""
+        for row, turn in replies.items():
+            self._last[row] = _continued(self._last[row], answers[row], turn)
+        if replies:
+            self._enqueue({row: self._last[row] for row in replies}, {})
+
+    def end(self) -> dict[int, Any]:
+        """End all requests; gives for each row what vLLM has of its answer."""
         from vllm.v1.engine import FinishReason
 
-        engine = self.llm.llm_engine
+        engine = self._llm.llm_engine
         states = {state.external_req_id: state for state in engine.output_processor.request_states.values()}
         # vLLM itself makes a last output of an aborted request only for its server
         outputs = {
-            row: states[name].make_request_output([], None, FinishReason.ABORT, None) for row, name in requests.items()
+            row: states[name].make_request_output([], None, FinishReason.ABORT, None)
+            for name, row in self._rows.items()
         }
-        engine.abort_request([*requests.values()])
+        engine.abort_request([*self._rows])
+        self._rows.clear()
         return outputs
+
+    def _enqueue(self, new: Mapping[int, dict[str, Any]], begun: Mapping[int, int]) -> None:
+        params = []
+        for row in new:
+            params.append(self._params.clone())
+            params[-1].max_tokens -= begun.get(row, 0)
+        ids = self._llm.enqueue([*new.values()], params, use_tqdm=self._use_tqdm)
+        # "17-0d2f8b1c": vLLM adds the characters after the hyphen, and takes them from its outputs again
+        self._rows.update(zip((name.partition("-")[0] for name in ids), new, strict=True))
 
 
 def _said(output: Any) -> tuple[list[int], list[float | None]]:
