@@ -30,7 +30,7 @@ BENCHMARKS = {
     "examples": ("seeds", "precision", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
-    "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "oversampling_curves", "refill"),
+    "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "curves", "refill"),
     "ahead": ("ahead",),
     "weight_sync": ("weight_sync", "weight_sync_served", "adapter_sync"),
     "on_paper": ("on_paper",),

@@ -198,18 +198,19 @@ def _rollouts_with(policy: str, folder: str, rows: int, share: float, rollouts: 
     return {"a second": count / seconds, "a step": count / sum(steps[3:]), "older": older}
 
 
-def oversampling_curves(
+def curves(
     *,
     seeds: tuple[int, ...] = (80, 81, 82, 83, 84),
     share: float = 0.5,
     steps: int = 100,
     workers: int = 1,
-    output_dir: Path = ROOT / "runs" / "oversampling",
+    output_dir: Path = ROOT / "runs" / "older_answers",
 ) -> Result:
-    """Whether the quickstart's task is learned as well from older answers; needs vLLM.
+    """Whether the quickstart's task is learned as well from answers of older weights; needs vLLM.
 
-    AdaPO's example is trained with a colocated vLLM, waiting for all answers and with `oversampling`, for as many
-    updates. The accuracies after it have to lie within the 95 % intervals of the run that waits.
+    AdaPO's example is trained with a colocated vLLM, waiting for all answers ("in turn") and with `oversampling`, and
+    with a server and `generate_ahead`, for as many updates from one cold start. The accuracies after it have to lie
+    within the 95 % intervals of the run in turn.
 
     Args:
         seeds: of cold start, questions and sampling.
@@ -218,35 +219,53 @@ def oversampling_curves(
         workers: seeds that run at once.
         output_dir: where runs are kept.
     """
-    common = ["--use_vllm", "true", "--vllm_mode", "colocate", "--vllm_max_model_length", "512", "--logging_steps", "1"]
-    common += ["--cold_start_accuracy", "0.3", "--max_steps", str(steps)]
-
-    def compare(seed: int) -> dict[str, Any]:
-        ways = {"waits": common, "goes on": [*common, "--oversampling", str(share)]}
-        return {
-            name: run_example("adapo", seed, output_dir / f"{seed}_{name}", options, launcher=["-c", WITH_VLLM])
-            for name, options in ways.items()
-        }
-
+    sys.path += [str(ROOT / "tests" / folder) for folder in ("engines", "helpers")]
     with ThreadPoolExecutor(workers) as pool:
-        runs = dict(zip(seeds, pool.map(compare, seeds), strict=True))
-    rows = {f"{seed} {name}": found for seed, run in runs.items() for name, found in run.items()}
+        found = pool.map(lambda seed: _older_answers(seed, share, steps, output_dir.resolve()), seeds)
+        runs = dict(zip(seeds, found, strict=True))
+    rows = {f"{seed}, {name}": each for seed, run in runs.items() for name, each in run.items()}
     within = {
-        f"{seed} {name}": run["waits"]["acc_t2 after"].interval[0]
-        <= found["acc_t2 after"].value
-        <= run["waits"]["acc_t2 after"].interval[1]
+        f"{seed}, {name}": run["in turn"]["acc_t2 after"].interval[0]
+        <= each["acc_t2 after"].value
+        <= run["in turn"]["acc_t2 after"].interval[1]
         for seed, run in runs.items()
-        for name, found in run.items()
+        for name, each in run.items()
     }
-    print_table(rows, within, "within the intervals of the run that waits")
-    gains = [run["goes on"]["acc_t2 after"].value - run["waits"]["acc_t2 after"].value for run in runs.values()]
-    older = [fmean(_logged(output_dir / f"{seed}_goes on", "oversampling/older_tokens")) for seed in seeds]
-    print(
-        f"acc@t2 with oversampling less that without: {fmean(gains):+.1%} in the mean; {fmean(older):.0%} older tokens"
-    )
+    print_table(rows, within, "within the intervals of the run in turn")
+    gains = {
+        name: [run[name]["acc_t2 after"].value - run["in turn"]["acc_t2 after"].value for run in runs.values()]
+        for name in ("oversampling", "ahead")
+    }
+    older = [fmean(_logged(output_dir / f"{seed}_oversampling", "oversampling/older_tokens")) for seed in seeds]
+    for name, each in gains.items():
+        print(f"acc@t2, {name} less in turn: {fmean(each):+.1%} in the mean")
+    print(f"older tokens with oversampling: {fmean(older):.0%}")
     result = Result({"gains": gains, "older": older})
-    result.check(all(within.values()), "An accuracy lies outside the intervals of the run that waits.")
+    result.check(all(within.values()), "An accuracy lies outside the intervals of the run in turn.")
     return result
+
+
+def _older_answers(seed: int, share: float, steps: int, output_dir: Path) -> dict[str, Any]:
+    """The accuracies of a seed's three runs."""
+    from policy_server import Server
+    from processes import free_port
+
+    common = ["--use_vllm", "true", "--logging_steps", "1", "--max_steps", str(steps)]
+    colocated = [*common, "--vllm_mode", "colocate", "--vllm_max_model_length", "512", "--cold_start_accuracy", "0.3"]
+    found: dict[str, Any] = {}
+
+    def run(name: str, options: list[str]) -> Path:
+        folder = output_dir / f"{seed}_{name}"
+        found[name] = run_example("adapo", seed, folder, options, launcher=["-c", WITH_VLLM])
+        return folder
+
+    (start,) = (run("in turn", colocated) / "cold_start").iterdir()
+    from_start = ["--model_name_or_path", str(start)]
+    run("oversampling", [*colocated, *from_start, "--oversampling", str(share)])
+    with Server(str(start), output_dir / f"{seed}_server.txt", "--max-num-seqs", "128") as address:
+        served = ["--vllm_mode", "server", "--vllm_server_base_url", address, "--vllm_group_port", str(free_port())]
+        run("ahead", [*common, *from_start, *served, "--generate_ahead", "true"])
+    return found
 
 
 def refill(
