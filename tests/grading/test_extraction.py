@@ -1,7 +1,5 @@
 """Rules 1 to 3 of grading: where in a completion its answer stands."""
 
-import time
-
 import pytest
 from support import assert_linear
 

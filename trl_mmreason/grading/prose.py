@@ -34,7 +34,7 @@ _TERM = (
     rf"|(?:[上下]午|早上|晚上)?\d{{1,2}}[点时](?:\d{{1,2}}分?|半|整)?|[{_HAN}]+分之[{_HAN}]+"
     r"|(?:(?:in|de)crease[ds]? (?:of|by) )?(?!\d+(?:st|nd|rd|th)\b)[-+−±]?\\?[$€£¥]?(?:[A-Za-z]{0,2}|[√(|])"
     r"\d[\w.,/^*·×²³⁻¹(){}%°‰:√π'′\"|+−-]*(?<![.,:\"])"
-    r"|[-+−]?(?![aAI](?![\w/^*²³(+=]))[∠√△]?[A-Za-z](?:[-+*/=<>^−|(⁻¹²³₀₁₂₃₄′'_)]+[\w.°%]*)*(?<![.'])(?![A-Za-z'’])"
+    r"|[-+−]?(?![aAI](?![\w/^*²³(+=]))[∠√△]?[A-Za-z](?![A-Za-z])[-+*/=<>^−|(⁻′')A-Za-z\d_¹²³₀-₄.°%]*(?<![.'])(?![A-Za-z'’])"
     r"|[-+−]?[∠√△]?[α-ωπ∞]+\S{0,6}(?<![.,;])|[-+*/=<>≤≥≠≈×·÷±^|−∪∩⊥∥:→]+(?=\s)"
     r"|[A-Z]{2,4}(?=\s[∥⊥≅~=])|(?<=[∥⊥≅~]\s)[A-Z]{2,4}|(?:arc)?(?:sin|cos|tan)|l[ng]|log|[b-df-hj-np-tv-xz]{2}(?=\s\S)"
     rf"|(?<=\bis )one|(?<=equals )one|one(?=[ -](?:{'|'.join(FRACTIONS)}))|(?:twenty|thirty)-one"
@@ -84,7 +84,7 @@ _CHOICE = re.compile(
     rf"|\b({_LETTERS})\s(?:(?:is|are)\s(?:all\s|both\s)?(?:right|correct|true)|fits?|match(?:es)?|works?)\b"
 )
 _BUT = re.compile(r"\bnot\b.*?\bbut\b")
-_CLAIMED = re.compile(rf"(?:\A|[.!?\n]\s*|\b(?:so|thus|hence|therefore),?\s)({YES_OR_NO.pattern})", re.I)
+_CLAIMED = re.compile(rf"(?:\A|[.!?\n]\s{{0,3}}|\b(?:so|thus|hence|therefore),?\s)({YES_OR_NO.pattern})", re.I)
 _NEGATED = re.compile(r"\bnot\b|n't|不|没")
 _DETAIL = re.compile(
     r"\s(?:of|in|on|at|with|from|for|here|there|now|nor|that|who|which|above|below|behind)\b.*", re.I | re.S
