@@ -980,3 +980,34 @@ WRITTEN_OTHERWISE = [
 @pytest.mark.parametrize(("answer", "gold", "right"), KEPT_SIGNS + RELATIONS + WRITTEN_OTHERWISE)
 def test_kinds_that_a_blind_set_found(answer, gold, right):
     assert Grader().grade(rf"\boxed{{{answer}}}", gold).correct is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        (r"\angle CBA", r"\angle ABC", True),
+        (r"\angle ACB", r"\angle ABC", False),
+        (r"\triangle ABC \sim \triangle DEF", r"\triangle ABC \backsim \triangle DEF", True),
+        (r"\triangle ABC \sim \triangle FED", r"\triangle ABC \backsim \triangle DEF", False),
+        ("segment $ED$", r"\overline{DE}", True),
+        ("NO", "ON", False),
+        (r"[0, 2\pi) \setminus \{\pi\}", r"[0, \pi) \cup (\pi, 2\pi)", True),
+        (r"[0, 2\pi]", r"[0, \pi) \cup (\pi, 2\pi)", False),
+        (r"\{1\} \cup [2, 6]", r"[2, 6] \cup \{1\}", True),
+        ("(a, b) = (8, 3)", "a = 8, b = 3", True),
+        ("(a, b) = (3, 8)", "a = 8, b = 3", False),
+        ("Length=12, Width=5", "length 12, width 5", True),
+        (r"P(A \cup B) = 0.5 + 0.3 - 0.1 = 0.7", "0.7", True),
+        (r"P(A \cup B) = 0.5 + 0.3 = 0.7", "0.7", False),
+        ("y = C_1 e^{2x} + C_2 e^{-x}", "y = A e^{-x} + B e^{2x}", True),
+        ("y = C_1 e^{2x} + C_2 e^{x}", "y = A e^{-x} + B e^{2x}", False),
+        ("9 August 2001", "August 9, 2001", True),
+        ("三分之二", r"\frac{2}{3}", True),
+        ("二分之三", r"\frac{2}{3}", False),
+        ("上午九点一刻", "9:15 AM", True),
+        ("decreased by 8%", "8% decrease", True),
+        ("increased by 8%", "8% decrease", False),
+    ],
+)
+def test_names_ranges_and_constants_written_otherwise(answer, gold, right):
+    assert same_answer(answer, gold) is right

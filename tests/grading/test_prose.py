@@ -3,18 +3,18 @@
 import pytest
 
 from trl_mmreason.grading import Grader
-from trl_mmreason.grading.prose import prose_answer
+from trl_mmreason.grading.extraction import extract_answer, prose_answer
 
 STATED = [
     # examples of MathVista's and MathVerse's extraction prompts
     ("The number missing in the sequence is 14.", "14"),
     ("The fraction of females facing the camera is 0.6, which means that six out of ten of them are.", "0.6"),
     ("Luca needs $1.45 to buy a sour apple candy and a butterscotch candy.", "$1.45"),
-    ("The line graph saw its maximum peak between 2007 and 2008.", "[2007, 2008]"),
+    ("The line graph saw its maximum peak between 2007 and 2008.", "2007 and 2008"),
     ("Rounded to two decimal places, the perimeter of the sector is approximately:\n\n(-2, 1)", "(-2, 1)"),
     # others
     ("Five people sit here. She gave 5 of 12 away, which leaves her with 7. So 7 it is.", "7"),
-    ("We get x = 3 + 4 = 7 and that is all.", "7"),
+    ("We get x = 3 + 4 = 7 and that is all.", "x = 3 + 4 = 7"),
     ("Adding them, Tom has fourteen marbles in all.", "fourteen"),
     ("That makes it option D since 4 > 3.", "D"),
     ("So the ratio is 3:4.", "3:4"),
@@ -96,3 +96,45 @@ UNITS = [
 @pytest.mark.parametrize(("text", "gold", "right"), UNITS)
 def test_the_unit_behind_a_value_is_compared(text, gold, right):
     assert Grader(prose=True).grade(text, gold).correct is right
+
+
+OF_A_KIND = [
+    # text, gold, choices, question, right
+    ("The car parked next to the tree is blue.", "blue", None, None, True),
+    ("The car parked next to the tree is not blue.", "blue", None, None, False),
+    ("The frog is therefore the primary consumer.", "frog", None, "Which animal is the primary consumer?", True),
+    ("The frog is eaten by the heron.", "frog", None, "Which animal is the primary consumer?", False),
+    ("The slopes are equal. So yes, the lines are parallel.", "Yes", None, None, True),
+    ("No. The ladder is too short for it.", "yes", None, None, False),
+    (
+        "Of the five, three are false, which leaves D and E.",
+        "DE",
+        {"A": "p", "B": "q", "C": "r", "D": "s", "E": "t"},
+        None,
+        True,
+    ),
+    ("The animal on the left is not a dog but a cat.", "C", {"A": "dog", "B": "bird", "C": "cat"}, None, True),
+    ("It rained 17 mm more in April than in March.", "17", None, "How much more did it rain in April?", True),
+    ("It rained 17 mm more in April than in March.", "17", None, "How much did it rain in April?", False),
+]
+
+
+@pytest.mark.parametrize(("text", "gold", "choices", "question", "right"), OF_A_KIND)
+def test_what_the_gold_is_says_what_is_looked_for(text, gold, choices, question, right):
+    assert Grader(prose=True).grade(text, gold, choices=choices, question=question).correct is right
+
+
+CONCLUDED = [
+    ("Counting gives 25. So the 5th figure has 25 dots.", "25 dots"),
+    ("Therefore, 8 + 6 + 9 = 23.", "8 + 6 + 9 = 23"),
+    ("So the three angles are 40°, 60° and 80°.", "40°, 60° and 80°"),
+    ("So the arrow points to the north-east.", "the north-east"),
+    ("So the population decreased by 8%.", "decreased by 8%"),
+    ("So x + y is 7.", None),
+    ("So the bigger area is 18 while the smaller is 12.", None),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), CONCLUDED)
+def test_a_conclusion_declares_what_it_ends_in(text, answer):
+    assert extract_answer(text) == answer

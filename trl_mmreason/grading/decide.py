@@ -54,7 +54,8 @@ _BRACE = re.compile("[{}]")
 _LONGEST_ANSWER = 60
 _SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
 _THREE = re.compile(
-    r"(?!(?i:yes|no|true|false)\b|[是否对错不])(?:(?:.*?[a-z]{2}[.!?]\s+(?=[A-Z])){2}|(?:[^。]{4,}。){3})", re.S
+    r"(?!(?i:yes|no|true|false)\b|[是否对错不])(?:(?:.*?[a-z]{2}(?: [A-Z])?[.!?]\s+(?=[A-Z])){2}|(?:[^。]{4,}。){3})",
+    re.S,
 )
 _DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from .equivalence import unit_of_number
-
 _LONGEST_BARE = 100
 _MOST_DECLARATIONS = 500  # from the end of a text; each costs up to 0.1 ms
 
@@ -40,7 +38,7 @@ _CHOICES = r"\*{0,2}\(?[A-J]\)?\*{0,2}(?:(?:\s{0,2}[,&/]|\s{1,2}and|\s{1,2}or){1
 _NOUN = r"(?i:options?|choices?|answers?|letters?)\s{1,3}"
 _LEAD = r"(?i:(?:so|thus|hence|therefore|that|and|then|only|both),?\s{1,3}){1,2}"
 _CHOSEN = re.compile(
-    rf"(?:\b{_NOUN}|\A|^|[.!?;:,]\s{{1,3}})(?:\b{_LEAD})?(?:{_NOUN})?(?P<subject>{_CHOICES})\s{{1,3}}"
+    rf"(?:\b{_NOUN}|\A|^|(?<!\b[A-J])[.!?;:,]\s{{1,3}})(?:\b{_LEAD})?(?:{_NOUN})?(?P<subject>{_CHOICES})\s{{1,3}}"
     r"(?i:is|are|must\s+be|has\s+to\s+be|should\s+be|would\s+be|seems|looks)\s{1,3}"
     r"(?i:(?:the|my|our|clearly|indeed|therefore|thus|only|both|all)\s{1,3}){0,2}"
     r"(?i:(?:final|correct|right|best|only|true)\s{1,3}){0,2}"
@@ -104,23 +102,6 @@ _REASON = re.compile(
     re.I,
 )
 _PART = re.compile(r"\((?:[1-9]|[a-h]|i{1,3})\)\s?\S")
-# The last sentence, or its last clause, that concludes a value
-_CONCLUSION = re.compile(
-    r"(?:\A|[.!?]\s{1,3}|[\n。！？]|[,，;；]\s{0,3})[\s*]{0,4}(?:(?i:so(?!\s(?:far|much|many|long|that)\b)|therefore|thus|hence),?\s"
-    r"|因此|所以|答[:：])[,，]?\s?(?:[^.!?。！？\n=,，;；\d+*/]{0,80}?(?:\b(?:is|are|equals?)\s|[为是]|等于|需要|有)"
-    r"(?:[^.!?。！？\n]{1,40},\si\.e\.,?\s)?|(?=\$?[∠\\\w ]{1,12}=))\s?"
-    r"(?P<value>(?:[^\W\d_]{1,4}\s?=|[∠\d$*√π(+−¥￥\\-])(?:[^!?。！？\n,，;；]|(?<=\d),(?=\d{3})){0,60}?)\s?[.。]?\Z"
-)
-_LONGEST_CONCLUSION = 160
-_SUPPOSED = re.compile(
-    r"(?:\b(?:if|unless|suppose|assum\w+|let|were|would|might|could|perhaps|maybe)\b|若|如果|假设|可能)(?:[^.!?。！？\n]|\.\d)*[.。]?\Z",
-    re.I,
-)
-_NO_CONCLUSION = re.compile(
-    r"\b(?:not|never|whether|may|cannot|or|either|than|least|most|about|between|almost|guess|think|wrong|mistake|estimate|but|twice|half)\b|n't|不|至少|至多|或"
-    r"|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\b"
-    r"|\d\s(?:(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er|down|up|ago|ahead|too|short)\b"
-)
 _LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
 _LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
 
@@ -132,7 +113,7 @@ _SENTENCE = re.compile(
     r"|needs|knows?|so|therefore|because)\b|\?|？|我|认为|觉得|等于|应该|所以|因此|因为|得到|得出|共有|(?<=[^不\s])是",
     re.I,
 )
-_YES_OR_NO = re.compile(r"(?:yes|no|是的?|不是|否|对|不对)(?=\s?(?:[,.;:!，。；：！]|because\b|since\b|因为|\Z))", re.I)
+YES_OR_NO = re.compile(r"(?:yes|no|是的?|不是|否|对|不对)(?=\s?(?:[,.;:!—，。；：！]|because\b|since\b|因为|\Z))", re.I)
 
 _BOLD = re.compile(r"(?<![\w)\]}])\*\*([^*]+)\*\*(?![\w(])")  # not the powers of 2**3 + 4**5
 _MATH = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
@@ -174,17 +155,6 @@ def bare_answer(text: str) -> str | None:
     if answer.endswith((":", "：")) or not _is_bare(answer):
         return None
     return answer or None
-
-
-def concluded_answer(text: str) -> str | None:
-    """The value that the last sentence concludes: `So it is **25π/4**.`, `…, so x = 4`, `答：一共需要120元。`."""
-    text = text.rstrip()
-    start = max(len(text) - _LONGEST_CONCLUSION, 0)
-    match = _CONCLUSION.search(text, start)
-    if not match or _NO_CONCLUSION.search(text, match.start()) or _SUPPOSED.search(text, start):
-        return None
-    value = re.sub(r"^(?:\$([^$]+)\$|\*\*([^*]+)\*\*)", r"\1\2", without_dressing(match["value"]))
-    return value if unit_of_number(value) else None
 
 
 def declares_nothing(text: str) -> bool:
@@ -274,6 +244,6 @@ def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
 
 def _is_bare(text: str) -> bool:
     """Whether a line is an answer: a choice with its text, a yes or no, or anything but a sentence."""
-    if _LABEL.match(text) or _YES_OR_NO.match(text):
+    if _LABEL.match(text) or YES_OR_NO.match(text):
         return True
     return not _SENTENCE.search(text) and not _SENTENCE_END.search(text)

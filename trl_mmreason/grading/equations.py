@@ -184,8 +184,10 @@ _DIRECTED = re.compile(
 
 
 def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
-    """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one."""
+    """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one, or the answer."""
     left, right = _DIRECTED.fullmatch(answer), _DIRECTED.fullmatch(gold)
+    if left and not right and left["by"]:
+        return same(left["by"], gold)
     if left is None or right is None:
         return None
     ways = {(match["way"] or match["change"]).lower().replace("anti", "counter") for match in (left, right)}

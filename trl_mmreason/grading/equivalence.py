@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -47,6 +48,8 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
         left = _STATED.sub("", left, count=1)
     elif not _STATED.match(left):
         right = _STATED_NUMBER.sub("", right, count=1)
+    if re.fullmatch("[A-Z]{2}", right) and left == right[::-1] and re.search("line|segment|side", answer + gold):
+        return True
     percent = speaks_of_percent(gold) or speaks_of_percent(question)
     return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent))
 
@@ -67,8 +70,11 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return True
     if _INTEGERS.search(gold):
         return _same(_without_integers(answer), _without_integers(gold), terms)
-    if re.search(r"[a-z].*[+] ?C$", gold):
-        answer, gold = (_CONSTANT.sub("+ C", text) for text in (answer, gold))
+    if _SOLUTION.search(gold) and (constants := _CONSTANT.findall(gold)):
+        return any(
+            _same(_renamed(answer, names), _renamed(gold, [*dict.fromkeys(constants)]), terms)
+            for names in itertools.permutations([*dict.fromkeys(_CONSTANT.findall(answer))][:3])
+        )
     if (formula := chemical(gold)) and chemical(answer) == formula:
         return True
     if _in_order(gold) and _CAPITALS.fullmatch(answer):
@@ -113,7 +119,16 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
 
 
 _OF_THE = re.compile(r"(?:(?<=\d%)|(?<=\d\})|(?<=/\d)|(?<=/\d\d))\s+of (?:the|its|all)(?: [a-z]+){1,3}$")
-_CONSTANT = re.compile(r"[+] ?(?:[ckCK]|C_\{?1\}?)$")  # of integration
+_SOLUTION = re.compile(r"[a-z].*[+] ?C$|^y ?=.*(?:[cC]_|A.*B|B.*A)")
+_CONSTANT = re.compile(r"(?<![A-Za-z\\_])(?:[ckCK](?:_\{?\d\}?)?|[ABD])(?![A-Za-z_(])")  # of integration
+
+
+def _renamed(text: str, constants: Sequence[str]) -> str:
+    for number, name in enumerate(constants):
+        text = re.sub(rf"(?<![A-Za-z\\_]){re.escape(name)}(?![A-Za-z_(])", f"κ_{number}", text)
+    return text
+
+
 _INTEGERS = re.compile(
     r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
 )
@@ -296,16 +311,20 @@ def _is_formula(text: str) -> bool:
         return False
 
 
-_MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
-_MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
-_PARTS = dict(
+MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
+MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
+_HAN = "一二三四五六七八九十"
+FRACTIONS = dict(
     zip("half halves quarter third fourth fifth sixth eighth tenth".split(), (2, 2, 4, 3, 4, 5, 6, 8, 10), strict=True)
 )
-_PART = re.compile(rf"(one|two|three|four|five|seven)[ -]({'|'.join(_PARTS)})s?", re.I)
-_MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(_MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
+_PART = re.compile(
+    rf"(one|two|three|four|five|seven)[ -]({'|'.join(FRACTIONS)})s?|([{_HAN}]+)分之([{_HAN}]+)",
+    re.I,
+)
+_MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
 _NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
-_COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(_MAGNITUDES)})s?)?", re.I)
+_COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(MAGNITUDES)})s?)?", re.I)
 _SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
 _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
 
@@ -318,13 +337,19 @@ def in_full(text: str) -> str:
 
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
-    text = _PART.sub(lambda part: f"{NUMBER_WORDS[part[1].lower()]}/{_PARTS[part[2].lower()]}", text)
+    text = _PART.sub(_fraction, text)
     first, space, rest = text.partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
         first = NUMBER_WORDS[first.lower()]
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
     text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)
+
+
+def _fraction(part: re.Match[str]) -> str:
+    """Write `two thirds` and 三分之二 as 2/3."""
+    first, second = (part[1].lower(), FRACTIONS[part[2].lower()]) if part[1] else (part[4], NUMBER_WORDS[part[3]])
+    return f"{NUMBER_WORDS[first]}/{second}"
 
 
 def unit_of_number(text: str) -> MeasurementUnit | None:
@@ -337,8 +362,8 @@ def unit_of_number(text: str) -> MeasurementUnit | None:
 
 
 def _multiplied(match: re.Match[str]) -> str:
-    scales = re.findall("|".join(_MAGNITUDES), match[2].lower())
-    return format(Decimal(match[1].replace(",", "")) * math.prod(_MAGNITUDES[name] for name in scales), "f")
+    scales = re.findall("|".join(MAGNITUDES), match[2].lower())
+    return format(Decimal(match[1].replace(",", "")) * math.prod(MAGNITUDES[name] for name in scales), "f")
 
 
 def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: MeasurementUnit, terms: Terms) -> bool:

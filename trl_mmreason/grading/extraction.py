@@ -7,18 +7,19 @@ stack for braces, and slices that are taken of disjoint parts only.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .declarations import (
     TAKES_BACK,
     bare_answer,
-    concluded_answer,
     declared_answer,
     declares_nothing,
     opening_choice,
     without_dressing,
     without_math_delimiters,
 )
+from .prose import concluded_answer, last_statement
 
 _THINK = re.compile(r"<(/?)think>", re.I | re.A)
 
@@ -32,6 +33,7 @@ _OPENER = re.compile(r"\\(?:boxed|fbox)\s*\{|<answer>|<\|answer_start\|>", re.I 
 _TAG_OF_END = {"</answer>": "<answer>", "<|answer_end|>": "<|answer_start|>"}
 
 _LONGEST_SEPARATOR = 60
+_LONGEST_ANSWER = 5  # words; a bare line may be a sentence
 _INSTRUCTION = re.compile(r"\b(?:in|inside|within|into|using|uses?|with|an?|the|of)[\s`$\\(\"'*]*\Z", re.I)
 _PART = re.compile(r"(?<![A-Za-z\d)])\((?:[b-h]|ii|iii|iv|2|3|4)\)|\b[Pp]art\s+\(?[b-hB-H2-4]\b")
 _BLANK = re.compile(
@@ -113,6 +115,25 @@ def read_gold(text: str) -> str:
     if (declared := declared_answer(text)) is not None or declares_nothing(text):
         return declared or ""
     return without_math_delimiters(_ALL_BOLD.sub(r"\1", text.strip()))
+
+
+def prose_answer(
+    text: str, golds: Sequence[str] = (), choices: Mapping[str, str] | None = None, question: str | None = None
+) -> str | None:
+    """The declared answer of a text, else what its last sentence with a value states; see `last_statement`.
+
+    Examples:
+        >>> prose_answer("The number missing in the sequence is 14.")
+        '14'
+        >>> prose_answer("I cannot see the image.") is None
+        True
+    """
+    declared, spoken = extract_answer(text), without_thinking(text) or ""
+    length = len(re.findall(r"[\u4e00-\u9fff]{2}|[^\s\u4e00-\u9fff]+", declared or ""))
+    is_a_sentence = length > 2 and declared == without_dressing(spoken)
+    if declared is not None and not is_a_sentence and length <= _LONGEST_ANSWER:
+        return declared
+    return last_statement(spoken, golds, choices, question) or declared
 
 
 def without_thinking(text: str) -> str | None:

@@ -12,10 +12,9 @@ from typing import Any, Literal
 from .choices import without_labels
 from .decide import decide, gold_problem
 from .declarations import without_dressing
-from .extraction import extract_answer, read_gold, without_thinking
+from .extraction import extract_answer, prose_answer, read_gold, without_thinking
 from .notation import MAX_CHARACTERS, Refused
 from .numeric import MAX_BITS
-from .prose import prose_answer
 from .tolerance import second_look, tolerance_of
 from .verdict import Verdict
 from .words import same_words
@@ -143,7 +142,9 @@ class Grader:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
         parts = any(re.search(r"[,;]|\([b2]\)", one) for one in golds)
-        extracted = prose_answer(completion) if self.prose else extract_answer(completion, parts=parts)
+        extracted = (
+            prose_answer(completion, golds, known, question) if self.prose else extract_answer(completion, parts=parts)
+        )
         if extracted is None:
             spoken = without_dressing(without_thinking(completion) or "")
             extracted = spoken if any(text and same_words(spoken, text) for text in known.values()) else None

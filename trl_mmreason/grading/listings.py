@@ -27,6 +27,7 @@ class Listing(NamedTuple):
 MEMBER = re.compile(r"([^\W\d_](?:_\w+|_\{\w+\})?)\s*∈\s*(?=[^∈]*$)")
 # The point P of P(2, 3)
 _POINT = re.compile(r"([A-Z]'?)\s*(?=\()")
+_NAMED_ENTRIES = re.compile(r"\(([a-z](?:\s?,\s?[a-z])+)\)\s?=\s?\(([^()=]+)\)")  # (a, b) = (8, 3)
 _SET = "\\{\\}"
 _LOOSE = re.compile(r"\s*[,;]\s*")
 _WORDED = re.compile(
@@ -55,6 +56,9 @@ def listing(text: str) -> Listing | None:
     """Split `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `P(1, 2)`, `x ∈ \\{1, 2\\}`, `±2` … into entries; None for a single one."""
     if match := MEMBER.match(text):
         text = text[match.end() :]
+    if match := _NAMED_ENTRIES.fullmatch(text):
+        named = zip(match[1].split(","), entries(match[2], bare=False), strict=False)
+        return Listing("", [f"{name.strip()} = {value}" for name, value in named])
     if (match := _POINT.match(text)) and bracketed(text[match.end(1) :].strip()):
         text = text[match.end(1) :].strip()
     if text == "∅":

@@ -9,10 +9,10 @@ from .words import NUMBER_WORDS
 
 _NAMES = "january february march april may june july august september october november december".split()
 MONTHS = {form: number for number, name in enumerate(_NAMES, 1) for form in (name, name[:3])} | {"sept": 9}
-_BESIDE = re.compile(r"(?:st|nd|rd|th)?,?\s+(?:of\s+)?|\.\s|[a-z]{3,6}day,?\s|^(?:on|the)\s")
+_BESIDE = re.compile(r"(?:(?<=\d)(?:st|nd|rd|th))?,?\s+(?:of\s+)?|\.\s|[a-z]{3,6}day,?\s|^(?:on|the)\s")
 _DATE = re.compile(r"(\d{4})[-/.年](\d{1,2})[-/.月](\d{1,2})日?")
 _PLAIN_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
-_PARTS = {"half": "30", "半": "30", "quarter": "15"}
+_PARTS = {"half": "30", "半": "30", "一刻": "15", "quarter": "15"}
 _PAST = re.compile(r"(?:a )?(half|quarter|five|ten|twenty|twenty-five)(?: minutes)? (past|to) ([a-z]+|1?\d)")
 _CLOCK = re.compile(
     r"(上午|早上|凌晨)?(下午|晚上|傍晚)?\s*(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(?:([ap]|[AP](?=.*M))\.?\s?[mM]\.?)?"
@@ -51,7 +51,9 @@ def _clock(text: str) -> tuple[list[int], list[int], str] | None:
         text = f"{spoken}:{minutes:02}" if past[2] == "past" else f"{(int(spoken) - 2) % 12 + 1}:{60 - minutes}"
     if re.search("点|(?<!小)时", text):
         text = re.sub("[一二两三四五六七八九十]+(?=[点时分])", lambda match: NUMBER_WORDS.get(match[0], match[0]), text)
-        text = re.sub(r"[点时](?:(\d{1,2})分?|(半)|整)?$", lambda m: f":{m[1] or _PARTS.get(m[2], '00'):0>2}", text)
+        text = re.sub(
+            r"[点时](?:(\d{1,2})分?|(半|一刻)|整)?$", lambda m: f":{m[1] or _PARTS.get(m[2], '00'):0>2}", text
+        )
     text = {"noon": "12 pm", "midnight": "12 am"}.get(text.lower(), text.replace(" o'clock", ":00"))
     match = _CLOCK.fullmatch(text)
     if match is None or not (match[4] or match[6]):

@@ -72,8 +72,8 @@ _COMMANDS = {
         "lt=< gt=> le=<= leq=<= leqslant=<= leqq=<= ge=>= geq=>= geqslant=>= geqq=>= ne=!= neq=!= approx=≈ simeq=≈ "
         "thickapprox=≈ emptyset=∅ varnothing=∅ cup=∪ bigcup=∪ cap=∩ vert=| lvert=| rvert=| mid=| degree=° circ=° "
         "ldots=... dots=... cdots=... pi=π infty=∞ pm=± mp=∓ in=∈ langle=⟨ rangle=⟩ lbrack=[ rbrack=] colon=: "
-        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ lbrace=\\{ rbrace=\\} backslash=\\ imath=i "
-        "jmath=j".split()
+        "equiv=≡ wedge=∧ land=∧ vee=∨ lor=∨ parallel=∥ perp=⊥ cong=≅ backsim=\\sim lbrace=\\{ rbrace=\\} "
+        "backslash=\\ imath=i jmath=j".split()
     ),
     "varphi": _GREEK["phi"],
     "varepsilon": _GREEK["epsilon"],
@@ -158,9 +158,11 @@ _CASES = re.compile(r"\\begin\{(cases|aligned|align|gathered|split)\*?\}(.*?)\\e
 _OUTWARD = re.compile(r"(?:^|(?<=[∪∈\s=]))(?:\]|(\[))([^\[\],;]+[,;][^\[\],;]+)(?:\[|(\]))(?=$|[∪,.\s])")  # ]0, 1[
 _MEASURE = re.compile(
     r"\b(length|width|height|radius|diameter|perimeter|area|volume|depth|breadth|mean|median)"
-    r"(?: is| of|:)? (?=[-¤]?\d)",
+    r"(?: is| of|:| ?=)? ?(?=[-¤]?\d)",
     re.I,
 )
+_ANGLE = re.compile(r"(?<![a-z])angle ([A-Z]{3})\b")  # from either end
+_SEGMENT = re.compile(r"\b(?:the )?(?:line )?(?:segment|side|chord|diagonal) (?=[A-Z]{2}$)")
 _ALIGNED = re.compile(r"&\s*(?=[=<>]|\\[lg]e)")
 _IF = re.compile(r"\\text ?\{ ?(?:if|for|when)? ?\}|\b(?:if|for|when)\b")
 _BRACED_ARRAY = re.compile(r"\\left\s*\\\{\s*\\begin\{(array)\}\{[lcr| ]*\}(.*?)\\end\{\1\}\s*\\right\s*\.", re.DOTALL)
@@ -219,6 +221,7 @@ def normalise(text: str) -> str:
     if "[" in text or "]" in text:
         text = _OUTWARD.sub(lambda match: f"{match[1] or '('}{match[2]}{match[3] or ')'}", text)
     text = _REMAINDER.sub(r"(\1, \2)", text)
+    text = _ANGLE.sub(lambda match: "angle " + min(match[1], match[1][::-1]), _SEGMENT.sub("", text))
     return _MEASURE.sub(lambda match: f"{match[1].lower()} = ", text)
 
 
@@ -350,7 +353,7 @@ def balanced(text: str) -> bool:
 
 _NAME = re.compile(
     r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335\u20d7])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
-    r"(?:\s*\([A-Za-z0-9, ]{1,20}\))?)"
+    r"(?:\s*\((?:-?[A-Za-z0-9, ]{1,20}|[A-Z'] ?[∪∩|] ?[A-Z'])\))?)"
 )
 
 

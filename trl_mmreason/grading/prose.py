@@ -1,107 +1,233 @@
-"""Find the answer of a text that declares none, as benchmarks with an extraction step do. Never for rewards.
+"""What sentences state: the value, the words or the choice behind a verb that states something.
 
-MathVista and MathVerse have a language model extract the answer before it is compared. These rules do that without one:
-the value that the last sentence with a value states.
+A last sentence or clause that concludes ("So the area is 5 cm².") declares what it ends in, in every protocol. Other
+sentences are only read by `Grader(prose=True)`, for benchmarks such as MathVista and MathVerse, whose authors have a
+language model extract the answer; never for rewards.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from .declarations import without_dressing
-from .extraction import extract_answer, without_thinking
-from .units import UNITS
-from .words import NUMBER_WORDS
+from .declarations import YES_OR_NO, without_dressing
+from .equivalence import FRACTIONS, MAGNITUDES, unit_of_number
+from .moments import MONTHS
+from .units import parse_unit
+from .words import NUMBER_WORDS, is_prose, words
 
 _MOST_SENTENCES = 8
 _LONGEST_SENTENCE = 600
-_LONGEST_ANSWER = 5  # words; a bare line may be a sentence
+_LONGEST_CONCLUSION = 160
+_MOST_WORDS = 3  # between a verb and its value, and of a conclusion in words
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+|(?<=[。！？])")
-_WORDS = "|".join(word for word in sorted(NUMBER_WORDS, key=len, reverse=True) if word.isascii())
-_NUMBER = r"[-+]?[$€£¥]?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+|:\d+)?(?:\s?[%°])?"
-_UNIT_NAME = (
-    rf"(?!in\b)(?:{'|'.join(map(re.escape, sorted(UNITS, key=len, reverse=True)))})(?![^\W\d_²³])(?:\s?\^?[23²³])?"
+
+_NUMBER_WORDS = "|".join(
+    [*(word for word in NUMBER_WORDS if word.isascii() and word != "one"), *FRACTIONS, *MAGNITUDES, "noon"]
 )
-# What belongs to the number before it: `5 million dollars`, `36 square meters`, `m/s²`, `AM`, ‰
-_UNIT = (
-    r"(?:\s?(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
-    r"(?:\s?[apAP]\.?[mM]\b|\s?(?:‰|[%％]|per\s?mille?\b|per\s?cent\b|°\s?[CF]\b)"
-    rf"|\s?(?:(?:square|cubic|sq\.?|cu\.?)\s)?{_UNIT_NAME}(?:\s?(?:/|[·*-]|\bper\b|\s)\s?{_UNIT_NAME})?(?:\s(?:squared|cubed)\b)?)?"
+_HAN = "一二三四五六七八九十百"
+# What a value is made of, between spaces: formulas, brackets, numbers, letters with signs, signs, functions and words
+_TERM = (
+    r"(?:\$[^$]{1,90}\$|\\\(.{1,90}?\\\)"
+    r"|(?:\\?[(\[{](?=[^()\[\]{}]*\d)[^()\[\]{}]{1,60}\\?[)\]}])+(?:[/^*²³][\w/^*²³(){}]*)?"
+    rf"|(?:[上下]午|早上|晚上)?\d{{1,2}}[点时](?:\d{{1,2}}分?|半|整)?|[{_HAN}]+分之[{_HAN}]+"
+    r"|(?:(?:in|de)crease[ds]? (?:of|by) )?(?!\d+(?:st|nd|rd|th)\b)[-+−±]?\\?[$€£¥]?(?:[A-Za-z]{0,2}|[√(|])"
+    r"\d[\w.,/^*·×²³⁻¹(){}%°‰:√π'′\"|+−-]*(?<![.,:\"])"
+    r"|[-+−]?(?![aAI](?![\w/^*²³(+=]))[∠√△]?[A-Za-z](?![A-Za-z])[-+*/=<>^−|(⁻′')A-Za-z\d_¹²³₀-₄.°%]*(?<![.'])(?![A-Za-z'’])"
+    r"|[-+−]?[∠√△]?[α-ωπ∞]+\S{0,6}(?<![.,;])|[-+*/=<>≤≥≠≈×·÷±^|−∪∩⊥∥:→]+(?=\s)"
+    r"|[A-Z]{2,4}(?=\s[∥⊥≅~=])|(?<=[∥⊥≅~]\s)[A-Z]{2,4}|(?:arc)?(?:sin|cos|tan)|l[ng]|log|[b-df-hj-np-tv-xz]{2}(?=\s\S)"
+    rf"|(?<=\bis )one|(?<=equals )one|one(?=[ -](?:{'|'.join(FRACTIONS)}))|(?:twenty|thirty)-one"
+    rf"|(?:{'|'.join(month.capitalize() for month in MONTHS)})\b|(?i:{_NUMBER_WORDS})s?)"
+    r"(?=[\s,.;:!?*”\"'’\u4e00-\u9fff，。；)-]|\Z)(?!\.\w)"
 )
-_VALUE = re.compile(
-    rf"(?:\$[^$]{{1,80}}\$|\\\([^()]{{1,80}}\\\)|[\[(][^\[\]()]{{1,60}}[\])]"
-    rf"|(?<![\w.]){_NUMBER}(?![\w])|\b(?i:{_WORDS})\b){_UNIT}"
-)
+_BETWEEN = r"(?:,?\s(?:and|or|past)\s|[,，]\s?(?=[-−\d($\[]|[a-z][₀-₄_\d]*\s?=)|\s|-|\s?[、和]\s?)"
+_VALUE = re.compile(rf"(?:(?<=[\u4e00-\u9fff])|(?<!\w)){_TERM}(?:{_BETWEEN}{_TERM})*")
+_VALUED = re.compile(rf"[\dα-ω\\$∞⊥∥]|分之|\b(?:sin|cos|tan|log|ln|one|{_NUMBER_WORDS})\b", re.I)
+_BEHIND = re.compile(r"\s?(?:[\u4e00-\u9fff]{1,4}|[^\s\u4e00-\u9fff]+(?: [^\s\u4e00-\u9fff]+){0,2})")
+_HALF_OF_DAY = re.compile(r"[apAP]\.?[mM]|per\s?mille?")
+_NO_UNIT = re.compile(r"(?:^| )(?:in|an?|A)$")
+
 _STATES = re.compile(
-    r"\b(?:is|are|was|were|be|equals?|gives?|makes?|leaves?|becomes?|yields?|totals?|measures?|get|obtain|have|has|about"
-    r"|approximately|namely|means|reaches|results?\s+in|to|of|as)\b\s?|(?:[=≈是为]|[:：](?!\d))\s?",
+    r"\b(?:is|are|was|were|be|being|equals?|gives?|giving|makes?|making|left with|leaves?|leaving|becomes?|yields?"
+    r"|totals?|measures?|gets?|obtain|have|has|having|approximately|namely|means|reach(?:es)?|shows?|says|reads|costs?|needs?|takes?"
+    r"|weighs?|contains?|find|produces|holding|arriv\w+|results?\s+in|ends?\sup\swith|\w+ed\sby(?<!creased\sby)"
+    r"|(?:belong|correspond|amount|lead|come|came|work|add|point|turn)s?(?:\s(?:out|up))?\s(?:to(?:\sbe)?|as|on))\b\s?"
+    r"|(?:[=≈是为]|等于|达到|[得有多少剩共了])\s?|[:：](?!\d)\s?|\bi\.e\.,?\s",
     re.I,
 )
+_GOVERNED = re.compile(
+    r"\b(?:of|in|at|on|from|by|per|for|with|when|if|than|after|before|since|between|under|over|until|minus|figure)\b",
+    re.I,
+)
+_CLAUSE = re.compile(r"[,;—–]\s|[，；]|\s(?:while|whereas|but)\s")
 _REASON = re.compile(
-    r",?\s(?:because|since|as\s+(?:we|it|there|the)|which(?=.*\b(?:twice|half|times|than|more|less|fewer)\b))\b.*",
-    re.DOTALL,
+    r",?\s(?:because\b.*|(?:since|as\s(?:we|it|there|the|shown))\b[^,]*$"
+    r"|which\s(?=.*\b(?:twice|half|times|than|more|less|fewer)\b).*)|[,，]?因为[^，]*$",
+    re.S,
 )
-_ASIDE = re.compile(r",?\swhich\b.*", re.DOTALL)
-# What may follow the last verb of a sentence, up to its end: `π/6`, `4a + 6b`, `2.0 × 10^3 J`, `5 and 1`, `one half`
-_ENDING = re.compile(
-    rf"((?=.*[\dπ])(?:[^\w,;:=?!]|[\dα-ω]|(?<![A-Za-z])(?!a\s\w)[A-Za-z](?![A-Za-z])|\band\b)+?{_UNIT}"
-    r"|(?i:one|two|three|four|five)[ -](?:half|halves|thirds?|quarters?|fifths?))[.。]?"
-)
-_BETWEEN = re.compile(rf"\b(?:between|from)\s+({_NUMBER})\s+(?:and|to)\s+({_NUMBER})")
-_NO_VALUE = re.compile(
-    r"\b(?:not(?:\s(?:in|at|on|equal\sto))?|(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than|at\s+(?:least|most)|either"
-    r"|over|under|below|above|either\s+\S+\s+or|\d\s+or)\s+\Z",
+_ASIDE = re.compile(r",?\s(?:which\s(?:is|are|was|means?|equals?|corresponds)|meaning|not)\b.*", re.S)
+_COMPARATIVE = r"(?:more|less|fewer|greater|smaller|larger|higher|lower)"
+_BOUND = re.compile(
+    rf"(?:\b(?:not|cannot)|n't)\s(?:\w+\s){{0,2}}\Z|\b(?:{_COMPARATIVE}\s+than|at\s+(?:least|most)|either|over|under"
+    r"|below|above)\s+\Z",
     re.I,
 )
-_COMPARED = re.compile(
-    r"\s+(?:more|less|fewer|greater|smaller|larger|higher|lower)\b[^.]*\bthan\b|\s+or\s+[$\d-]", re.I
+_COMPARED = re.compile(rf"\s+{_COMPARATIVE}\b[^.]*\bthan\b", re.I)
+_HOW_MUCH = re.compile(r"\b(?:how (?:much|many) (?:more|less|fewer|\w+er)|difference)\b", re.I)
+
+_LETTERS = r"(?:[A-J](?:,\s?|,?\sand\s|\s?和\s?))*[A-J]"
+_LETTERED = re.compile(r"\W*[A-J](?:\W{0,2}[A-J])*\W*")
+_CHOICE = re.compile(
+    r"\b(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-J])\)?(?![\w'])|(?<!\w)\(([A-Ja-j])\)(?!\w)"
+    rf"|(?:\b(?:is|are|be|leaves|leaving|so)\s|[:：是,]\s?)({_LETTERS})[.!。]?\s*\Z"
+    rf"|\b({_LETTERS})\s(?:(?:is|are)\s(?:all\s|both\s)?(?:right|correct|true)|fits?|match(?:es)?|works?)\b"
 )
-_CHOICE = re.compile(r"\b(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-J])\)?(?![\w'])|(?<!\w)\(([A-J])\)(?!\w)")
+_BUT = re.compile(r"\bnot\b.*?\bbut\b")
+_CLAIMED = re.compile(rf"(?:\A|[.!?\n]\s{{0,3}}|\b(?:so|thus|hence|therefore),?\s)({YES_OR_NO.pattern})", re.I)
+_NEGATED = re.compile(r"\bnot\b|n't|不|没")
+_DETAIL = re.compile(
+    r"\s(?:of|in|on|at|with|from|for|here|there|now|nor|that|who|which|above|below|behind)\b.*", re.I | re.S
+)
+# The last sentence, or its last clause, that concludes
+_CONCLUSION = re.compile(
+    r"(?:\A|[.!?]\s{1,3}|[\n。！？]|[,，;；]\s{0,3})[\s*]{0,4}"
+    r"(?:(?i:so(?!\s(?:far|much|many|long|that)\b)|therefore|thus|hence),?\s|因此|所以|答[:：])[,，]?\s?"
+    r"(?P<rest>(?:i\.e\.|[^.!?。！？\n]|\.\d)*)[.。]?\Z"
+)
+_SUPPOSED = re.compile(
+    r"(?:\b(?:if|unless|suppose|assum\w+|let|were|would|might|could|perhaps|maybe)\b|若|如果|假设|可能)"
+    r"(?:[^.!?。！？\n]|\.\d)*[.。]?\Z",
+    re.I,
+)
+_NO_CONCLUSION = re.compile(
+    r"\b(?:not|never|whether|may|cannot|either|than|least|most|about|between|almost|guess|think|wrong|mistake|estimate|but"
+    r"|while|whereas|twice|half of)\b|,\sor\b|n't|不|比[^，。]*[多少]|至少|至多|或"
+    r"|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\s(?:\w+\s){1,3}(?:is|are)\b"
+    r"|\d\s(?:(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er|down|up|ago|ahead|too"
+    r"|short)\b"
+)
+_EQUATED = re.compile(rf"(?:\A|\s)\S*[\d+*/)]\s?(?:\S\s)?(?:{_STATES.pattern})", re.I)  # x + y is 7
 
 
-def prose_answer(text: str) -> str | None:
-    """The declared answer of a text, else the one that its last sentence with a value states.
+class _Value(NamedTuple):
+    start: int
+    end: int
+    text: str
+    has_unit: bool
 
-    That is a choice that is named, the ends of "between 2007 and 2008" as a list, or the first value after the last
-    verb that states one.
 
-    Examples:
-        >>> prose_answer("The number missing in the sequence is 14.")
-        '14'
-        >>> prose_answer("The line graph saw its peak between 2007 and 2008.")
-        '[2007, 2008]'
-        >>> prose_answer("I cannot see the image.") is None
-        True
-    """
-    declared, spoken = extract_answer(text), without_thinking(text) or ""
-    is_a_sentence = declared is not None and len(declared.split()) > 2 and declared == without_dressing(spoken)
-    if declared is not None and not is_a_sentence and len(declared.split()) <= _LONGEST_ANSWER:
-        return declared
-    sentences = [sentence for sentence in _SENTENCE.split(spoken) if sentence.strip()]
-    for sentence in reversed(sentences[-_MOST_SENTENCES:]):
-        if (found := _stated(sentence[-_LONGEST_SENTENCE:])) is not None:
+def _values(sentence: str) -> list[_Value]:
+    """The values in a sentence, with units: `2.0 × 10^3 J`, `x = 4`, `40°, 60° and 80°`, `one fifth`, `3:30 PM`."""
+    values: list[_Value] = []
+    for match in _VALUE.finditer(sentence):
+        if not _VALUED.search(match[0]):
+            continue
+        start, end = match.span()
+        following = _BEHIND.match(sentence, end)
+        behind = following[0] if following else ""
+        while behind and end == match.end():
+            unit = behind.strip().rstrip(".,;:!?)*")
+            named = _HALF_OF_DAY.fullmatch(unit) or parse_unit(unit.replace("²", "^2").replace("³", "^3"))
+            if named and not _NO_UNIT.search(unit):
+                end += behind.index(unit) + len(unit)
+            behind = behind[:-1] if behind[-1] >= "\u4e00" else behind.rpartition(" ")[0]
+        if values and values[-1].has_unit and re.fullmatch(r",?\s(?:and\s)?", sentence[values[-1].end : start]):
+            start = values.pop().start  # 2 hours and 15 minutes
+        values.append(_Value(start, end, sentence[start:end], end > match.end()))
+    return values
+
+
+def concluded_answer(text: str) -> str | None:
+    """What the last sentence concludes: `So it is **25π/4**.`, `…, so x = 4`, `So the arrow points to the left.`"""
+    text = re.sub(r"\*\*([^*]+)\*\*", r"\1", text[-_LONGEST_CONCLUSION:].rstrip())
+    match = _CONCLUSION.search(text)
+    if not match or _NO_CONCLUSION.search(text, match.start()) or _SUPPOSED.search(text):
+        return None
+    rest, values = match["rest"], _values(match["rest"])
+    start = values[-1].start if values else len(rest)
+    verbs = [verb for verb in _STATES.finditer(rest) if verb.end() <= start]
+    stated = verbs[-1].end() if verbs else 0
+    if not values:
+        said = rest[stated:]
+        return said if verbs and len(said.split()) <= _MOST_WORDS and not re.search(r"[,，:=]", rest) else None
+    if verbs and "=" not in verbs[-1][0] and any(one.end() == stated for one in _EQUATED.finditer(rest)):
+        return None
+    before, after = rest[stated:start], rest[values[-1].end :]
+    longest = 9 if "crease" in values[-1].text else len(verbs[-1:])  # the price decreased by 8%
+    if len(before.split()) > longest or _GOVERNED.search(before + after) or len(after.split()) > 2:
+        return None
+    answer = without_dressing(re.sub(r"^\$([^$]+)\$", r"\1", rest[start:]))
+    return answer if unit_of_number(answer) or not is_prose(answer) or not after else None
+
+
+def last_statement(
+    text: str, golds: Sequence[str] = (), choices: Mapping[str, str] | None = None, question: str | None = None
+) -> str | None:
+    """What the last sentence that states something states: a choice, yes or no, words or a value, as the golds are."""
+    if golds and not choices and all(YES_OR_NO.fullmatch(gold.strip(" .")) for gold in golds):
+        return next((claim[1] for claim in reversed([*_CLAIMED.finditer(text)])), None)
+    in_words = bool(golds) and not choices and all(is_prose(gold) and not _values(gold) for gold in golds)
+    lettered = bool(choices) or all(_LETTERED.fullmatch(gold) for gold in golds)
+    for sentence in [one for one in _SENTENCE.split(text) if one.strip()][: -_MOST_SENTENCES - 1 : -1]:
+        plain = _REASON.sub("", sentence[-_LONGEST_SENTENCE:])
+        if lettered and (named := _named(plain, choices or {})):
+            return named
+        if in_words:
+            return next((gold for gold in golds if _says(plain, gold, question)), None)
+        if (found := _stated(plain, question)) is not None:
             return found
-    return declared
+    return None
 
 
-def _is_bound(sentence: str, value: re.Match[str]) -> bool:
-    """Whether it is no value: not 8, more than 8, 8 more than, either 8 or 9."""
-    return bool(_NO_VALUE.search(sentence, 0, value.start()) or _COMPARED.match(sentence, value.end()))
+def _named(sentence: str, choices: Mapping[str, str]) -> str | None:
+    """The choice that a sentence names last by its letter, or alone by its text: in it, behind a verb, in a clause."""
+    if labels := list(_CHOICE.finditer(sentence)):
+        return next(filter(None, labels[-1].groups()))
+    texts = {label: known.casefold() for label, known in choices.items() if known and is_prose(known)}
+    for said in (sentence, _STATES.split(_BUT.sub("", sentence))[-1], _CLAUSE.split(sentence)[-1]):
+        named = [
+            label for label, text in texts.items() if re.search(rf"(?<!\w){re.escape(text)}(?!\w)", said.casefold())
+        ]
+        named = [label for label in named if not any(texts[label] in texts[other] != texts[label] for other in named)]
+        if len(named) == 1:
+            return named[0]
+    return None
 
 
-def _stated(sentence: str) -> str | None:
-    sentence = _REASON.sub("", sentence)
-    if choices := list(_CHOICE.finditer(sentence)):
-        return choices[-1][1] or choices[-1][2]
-    if between := _BETWEEN.search(sentence):
-        return f"[{between[1]}, {between[2]}]"
-    last = [*_STATES.finditer(sentence)][-1:]
-    if last and (ending := _ENDING.fullmatch(sentence, last[0].end())) and not _is_bound(sentence, ending):
-        return without_dressing(ending[1])
-    sentence = _ASIDE.sub("", sentence)
-    values = [value for value in _VALUE.finditer(sentence) if not _is_bound(sentence, value)]
-    for verb in reversed(list(_STATES.finditer(sentence))):
-        after = next((value for value in values if value.start() >= verb.end()), None)
-        if after and len(sentence[verb.end() : after.start()].split()) <= 2:
-            return without_dressing(after.group())
-    return without_dressing(values[-1].group()) if values else None
+def _says(sentence: str, gold: str, question: str | None) -> bool:
+    """Whether the last clause ends in these words, or a verb follows them and then what the question has, too."""
+    clauses = [one for one in _CLAUSE.split(sentence.strip().rstrip(".。!")) if not _NEGATED.search(one)]
+    clause = next((one for one in reversed(clauses) if _STATES.search(one)), "".join(clauses[-1:]))
+    places = [clause]
+    for verb in _STATES.finditer(clause):
+        said = clause[verb.end() :]
+        short = _DETAIL.sub("", said.removeprefix("that of "))
+        asked = question and {*words(short)} <= {*words(question), "therefore"}
+        places += [said, short, clause[: verb.start()] if asked else ""]
+    ending = " " * gold.isascii() + " ".join(words(gold))
+    return bool(words(gold)) and any(f" {' '.join(words(place))}".endswith(ending) for place in places)
+
+
+def _stated(sentence: str, question: str | None) -> str | None:
+    """The value behind a verb in the last clause that has one, rather without a preposition before it."""
+    verbs, values = list(_STATES.finditer(sentence)), _values(sentence)
+    main = len(_ASIDE.sub("", sentence))  # an aside tells the same again, if what is before it states a value
+    last = max((verb.end() for verb in verbs if verb.end() <= main), default=0)
+    if any(value.start <= last < value.end <= main for value in values):
+        values = [value for value in values if value.end <= main]
+    asked = question and _HOW_MUCH.search(question)
+    clauses = [clause.end() for clause in _CLAUSE.finditer(sentence)]
+    ranked, found = [], None
+    for value in values:
+        if _BOUND.search(sentence, 0, value.start) or not asked and _COMPARED.match(sentence, value.end):
+            continue
+        found = value
+        start = max((end for end in clauses if end <= value.start), default=0)
+        stated = max((verb.end() for verb in verbs if start <= verb.start() and verb.end() <= value.start), default=-1)
+        gap = sentence[max(stated, start) : value.start]
+        direct = "=" in value.text or not _GOVERNED.search(gap) and len(gap.split()) <= _MOST_WORDS
+        if stated >= 0 or "=" in value.text:
+            ranked.append((start, direct, value.start if direct else -value.start, value))
+    best = max(ranked)[-1] if ranked else found
+    return best and without_dressing(best.text)

@@ -45,9 +45,9 @@ _UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
 _BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*|\s*,\s*(?!and\b)")
 _UNIT = re.compile(r"([(\[].*[)\]])\s*([^\d\s()\[\]][^()\[\]]*)")  # [2, 5] m/s
 _REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
-# All reals but some points: `R \\setminus \\{1, 2\\}`, `all real numbers except 1 and 2`
+# A range but some points: `R \\setminus \\{1, 2\\}`, `all real numbers except 1 and 2`, `[0, 2π) \\setminus \\{π\\}`
 _WITHOUT = re.compile(
-    r"(?:[A-Za-z]\s*∈\s*)?(?:R|(?:all |the )?real numbers|(?:all |the )?reals)\s*"
+    r"(?:[A-Za-z]\s*∈\s*)?(?P<base>R|(?:all |the )?real numbers|(?:all |the )?reals|[(\[][^()\[\]]+[)\]])\s*"
     r"(?:\\setminus|\\(?=\\\{)|-(?=\s*\\\{)|except(?: for)?|other than|but|without)\s*(?:[a-z]\s*=)?\s*(?P<points>.+)"
 )
 
@@ -75,7 +75,9 @@ def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | 
 
 
 def _speaks_of_order(text: str) -> bool:
-    return "∪" in text or bool(_RELATION.search(text) or _WITHOUT.fullmatch(text) or _REALS.fullmatch(text))
+    return ("∪" in text and "=" not in text) or bool(
+        _RELATION.search(text) or _WITHOUT.fullmatch(text) or _REALS.fullmatch(text)
+    )
 
 
 def _places(intervals: list[Interval], same: Same) -> dict[str, int]:
@@ -117,7 +119,8 @@ def _region(text: str) -> Region | None:
     if match := _WITHOUT.fullmatch(text):
         held = bracketed(match["points"])
         points = entries(held[1] if held else match["points"], bare=held is None)
-        return Region("", [Piece([_rays("!=", point) for point in points])])
+        whole = _bracket_interval(match["base"]) or ("", [Interval("-∞", False, "∞", False)])
+        return Region("", [Piece([whole[1], *(_rays("!=", point) for point in points)])])
     name, pieces = "", []
     for piece in few(split_top(text, _UNION)):
         conditions = []
@@ -149,6 +152,8 @@ def _bracket_interval(text: str) -> tuple[str, list[Interval]] | None:
         return "", [Interval("-∞", False, "∞", False)]
     text, unit = (match[1], match[2]) if (match := _UNIT.fullmatch(text)) and parse_unit(match[2]) else (text, "")
     held = bracketed(text)
+    if held and held[0] == "\\{":
+        return "", [Interval(point, True, point, True) for point in entries(held[1], bare=False)]
     if held is None or held[0] not in "([" or len(ends := entries(held[1], bare=False)) != 2:
         return None
     ends = [f"{end} {unit}".strip() for end in ends]
