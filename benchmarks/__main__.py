@@ -33,7 +33,7 @@ BENCHMARKS = {
     "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "curves", "refill"),
     "ahead": ("ahead",),
     "weight_sync": ("weight_sync", "weight_sync_served", "adapter_sync"),
-    "on_paper": ("on_paper",),
+    "on_paper": ("on_paper", "recipe_steps"),
     "rows": ("rows",),
 }
 """Module → the benchmarks in it."""

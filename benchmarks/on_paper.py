@@ -6,7 +6,9 @@ import math
 import random
 from dataclasses import dataclass
 
-from .common import GROUP, Result
+import yaml
+
+from .common import GROUP, ROOT, Result
 
 BYTES = 2  # bfloat16
 
@@ -97,6 +99,35 @@ def oversampled_seconds(
     return seconds
 
 
+def step_parts(lengths: list[int], gpus: int, prompt: int, policy: Policy, machine: Machine) -> dict[str, float]:
+    """Seconds of each part of a step, with rows by length and weights in buckets, as the trainers do it.
+
+    Args:
+        lengths: of a rollout's trajectories, of which each GPU has an equal share.
+        gpus: of the machine, for sampling and training in turn.
+        prompt, policy, machine: as for `rollout_seconds`.
+    """
+    own = len(lengths) // gpus
+    until_last, work = max(
+        rollout_seconds(lengths[start : start + own], prompt, policy, machine) for start in range(0, len(lengths), own)
+    )
+    passed = 2 * policy.parameters / (machine.flops * machine.computes) * (sum(lengths) / gpus + own * prompt)
+    buckets = math.ceil(policy.parameters * BYTES / (256 * 2**20))
+    return {
+        "rollout, tokens": work,
+        "rollout, waiting for other rows": until_last - work,
+        "weights to vLLM": sent_seconds(policy, machine) + buckets * machine.call,
+        "old log-probabilities": passed,
+        "reference": passed,
+        "update, with recomputed activations": 4 * passed,
+    }
+
+
+def sent_seconds(policy: Policy, machine: Machine) -> float:
+    """Seconds in which all weights arrive from other GPUs."""
+    return policy.parameters * BYTES / (machine.links * machine.receives)
+
+
 def split_seconds(
     lengths: list[int], gpus: int, prompt: int, training: float, sent: float, policy: Policy, machine: Machine
 ) -> dict[str, tuple[float, float, float, float]]:
@@ -145,14 +176,10 @@ def on_paper(
     """
     machine, policy, own = Machine(), Policy(), rows // gpus
     drawn = drawn_lengths(rows, mean, spread, bound)
-    until_last, work = max(
-        rollout_seconds(drawn[start : start + own], prompt, policy, machine) for start in range(0, rows, own)
-    )
-    forward = 2 * policy.parameters / (machine.flops * machine.computes)  # seconds a token
-    useful = sum(drawn) / gpus + own * prompt
-    padded = own * (prompt + max(drawn))
-    sent = policy.parameters * BYTES / (machine.links * machine.receives)
-    buckets = math.ceil(policy.parameters * BYTES / (256 * 2**20))
+    usual = step_parts(drawn, gpus, prompt, policy, machine)
+    work, waiting, buckets_sent, forward = list(usual.values())[:4]
+    padded = forward * own * (prompt + max(drawn)) / (sum(drawn) / gpus + own * prompt)
+    sent_one_by_one = sent_seconds(policy, machine) + policy.weights * machine.call
     more = drawn_lengths(gpus * (25 * own + GROUP * math.ceil(share * own / GROUP)), mean, spread, bound)
     each = len(more) // gpus
     by_gpu = [
@@ -161,21 +188,21 @@ def on_paper(
     ]
     slowest = [max(of_gpus) for of_gpus in zip(*by_gpu, strict=True)][5:]  # an update waits for all GPUs
     oversampled = sum(slowest) / len(slowest)
-    buckets_sent = sent + buckets * machine.call
     parts = {
         "rollout, tokens": (work,) * 4,
-        "rollout, waiting for other rows": (until_last - work,) * 3 + (oversampled - work,),
-        "weights to vLLM": (sent + policy.weights * machine.call,) * 2 + (buckets_sent,) * 2,
-        "old log-probabilities": (forward * padded, forward * useful, 0.0, forward * useful),
-        "reference": (forward * padded, *(forward * useful,) * 3),
-        "update, with recomputed activations": (4 * forward * padded, *(4 * forward * useful,) * 3),
+        "rollout, waiting for other rows": (waiting,) * 3 + (oversampled - work,),
+        "weights to vLLM": (sent_one_by_one,) * 2 + (buckets_sent,) * 2,
+        "old log-probabilities": (padded, forward, 0.0, forward),
+        "reference": (padded, *(forward,) * 3),
+        "update, with recomputed activations": (4 * padded, *(4 * forward,) * 3),
     }
     print(
         "| seconds of | TRL's padding | rows by length | with buckets and `sampled_as_old` | with buckets and "
         f"`oversampling={share:g}` |\n|---|---|---|---|---|"
     )
     totals = [sum(column) for column in zip(*parts.values(), strict=True)]
-    training = 6 * forward * useful  # old log-probabilities, reference, update
+    training = 6 * forward  # old log-probabilities, reference, update
+    until_last = work + waiting
     splits = split_seconds(drawn, gpus, prompt, training, buckets_sent, policy, machine)
     for name, values in {**parts, "a step": tuple(totals)}.items():
         print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")
@@ -187,3 +214,42 @@ def on_paper(
         gain = f"× {together / ahead:.2f}"
         print(f"| {name} | {rollout:.1f} | {trained:.1f} | {after:.1f} | {ahead:.1f} | {gain} |")
     return Result({"parts": parts, "totals": totals, "splits": splits})
+
+
+_SAMPLING = ("rollout, tokens", "rollout, waiting for other rows", "weights to vLLM", "old log-probabilities")
+_NO_KL = ("reference",)
+RECIPES = (
+    ("adapo/qwen2_5_vl_7b", "", 2, ()),
+    ("srpo/qwen2_5_vl_7b", "", 1, ()),
+    ("chain_of_step/internvl2_5_mpo_8b", "grpo", 1, _NO_KL),
+    ("sophia/internvl3_8b", "update", 1, _SAMPLING + _NO_KL),
+    ("sophia/internvl3_8b", "grpo", 1, _NO_KL),
+    ("self_evolution/qwen2_5_vl_7b", "evolution", 1, ()),
+)
+"""File in configs/, its section, answers of a trajectory, and the parts that its step has not."""
+
+
+def recipe_steps(*, gpus: int = 8, spread: float = 1.0, prompt: int = 500) -> Result:
+    """A step of each method's recipe for eight GPUs, on paper, with the assumptions of `on_paper`.
+
+    Args:
+        gpus: of the machine.
+        spread: standard deviation of the logarithm of lengths.
+        prompt: tokens of a prompt, its images' included.
+    """
+    machine, policy, numbers = Machine(), Policy(), {}
+    print("| recipe | trajectories | their limit | s, mean of limit / 8 | s, limit / 4 | s, limit / 2 |")
+    print("|---|---|---|---|---|---|")
+    for path, section, turns, without in RECIPES:
+        whole = yaml.safe_load((ROOT / f"configs/{path}.yaml").read_text())
+        recipe = whole | whole.get(section, {})
+        passes = recipe.get("steps_per_generation", recipe["gradient_accumulation_steps"])
+        rows, bound = gpus * recipe["per_device_train_batch_size"] * passes, turns * recipe["max_completion_length"]
+        seconds = []
+        for part in (8, 4, 2):
+            parts = step_parts(drawn_lengths(rows, bound / part, spread, bound), gpus, prompt, policy, machine)
+            seconds.append(sum(value for name, value in parts.items() if name not in without))
+        name = f"{path}.yaml{section and f', {section}'}"
+        numbers[name] = seconds
+        print(f"| `{name}` | {rows:,} | {bound:,} | {' | '.join(f'{value:.0f}' for value in seconds)} |")
+    return Result(numbers)
