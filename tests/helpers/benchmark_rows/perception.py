@@ -57,6 +57,37 @@ def _hr_bench():
 
 
 # fmt: off
+_PHYX_OPEN = Layout(
+    features=_PHYX,
+    rows=[
+        row(index="1", question="What is the focal length?", answer="20 cm", image=RED, category="Optics"),
+        row(index="2", question="How fast is it?", answer="$3.5$", image=GREEN, category="Mechanics"),
+    ],
+    asked=[Asked(right="0.2 m", wrong="2 cm"), Asked(right="3.5", wrong="3.6")],
+    columns={"id": "index", "category": "category"},
+    needed="index",
+    image="image",
+)
+_PHYX_CHOICES = Layout(
+    features=_PHYX,
+    rows=[
+        row(
+            index="1", question="What is the focal length?\nOptions:\nA: 10 cm\nB: 20 cm\nC: 30 cm\nD: 40 cm",
+            answer="B", image=RED, category="Optics",
+        ),
+        row(index="2", question="Which graph is right?", answer="D", image=BLUE, category="Mechanics"),
+    ],
+    asked=[
+        Asked(
+            right="20 cm", wrong="A", question="What is the focal length?",
+            options=["10 cm", "20 cm", "30 cm", "40 cm"],
+        ),
+        Asked(right="D", wrong="C"),
+    ],
+    columns={"id": "index", "category": "category"},
+    needed="answer",
+    image="image",
+)
 LAYOUTS = {
     "visulogic": Layout(
         features=None,
@@ -100,37 +131,10 @@ LAYOUTS = {
         image="image",
         columns={"category": "category"},
     ),
-    "phyx": Layout(
-        features=_PHYX,
-        rows=[
-            row(index="1", question="What is the focal length?", answer="20 cm", image=RED, category="Optics"),
-            row(index="2", question="How fast is it?", answer="$3.5$", image=GREEN, category="Mechanics"),
-        ],
-        asked=[Asked(right="0.2 m", wrong="2 cm"), Asked(right="3.5", wrong="3.6")],
-        columns={"id": "index", "category": "category"},
-        needed="index",
-        image="image",
-    ),
-    "phyx/choices": Layout(
-        features=_PHYX,
-        rows=[
-            row(
-                index="1", question="What is the focal length?\nOptions:\nA: 10 cm\nB: 20 cm\nC: 30 cm\nD: 40 cm",
-                answer="B", image=RED, category="Optics",
-            ),
-            row(index="2", question="Which graph is right?", answer="D", image=BLUE, category="Mechanics"),
-        ],
-        asked=[
-            Asked(
-                right="20 cm", wrong="A", question="What is the focal length?",
-                options=["10 cm", "20 cm", "30 cm", "40 cm"],
-            ),
-            Asked(right="D", wrong="C"),
-        ],
-        columns={"id": "index", "category": "category"},
-        needed="answer",
-        image="image",
-    ),
+    "phyx": _PHYX_OPEN,
+    "phyx/full": _PHYX_OPEN,
+    "phyx/choices": _PHYX_CHOICES,
+    "phyx/full_choices": _PHYX_CHOICES,
     "seephys": Layout(
         features={
             **texts("question answer subject language img_category vision_relevance caption sig_figs level"),

@@ -136,10 +136,10 @@ _PHYX: dict[str, Any] = {
     **on_hub("Cloudriver/PhyX"),
     "paper": "2505.15929",
     "configs": ("data_for_llms_eval",),
-    "rows": 1000,
     "id_column": "index",
     "columns": ("index", "question", "answer", "image"),
 }
+_PHYX_OPEN, _PHYX_CHOICES = {**_PHYX, "read": _phyx}, {**_PHYX, "read": _phyx_choices}
 _HR_BENCH: dict[str, Any] = {
     **on_hub("DreamMr/HR-Bench"),
     "paper": "2408.15556",
@@ -171,10 +171,12 @@ BENCHMARKS = (
         columns=("id", "question", "options", "answer", "image"),
         read=_visual_puzzles,
     ),
-    Benchmark(name="phyx", title="PhyX mini, open answers", split="phyx_mini_oe", read=_phyx, **_PHYX),
+    Benchmark(name="phyx", title="PhyX mini, open answers", split="phyx_mini_oe", rows=1000, **_PHYX_OPEN),
     Benchmark(
-        name="phyx/choices", title="PhyX mini, multiple choice", split="phyx_mini_mc", read=_phyx_choices, **_PHYX
+        name="phyx/choices", title="PhyX mini, multiple choice", split="phyx_mini_mc", rows=1000, **_PHYX_CHOICES
     ),
+    Benchmark(name="phyx/full", title="PhyX, open answers", split="phyx_oe", rows=3000, **_PHYX_OPEN),
+    Benchmark(name="phyx/full_choices", title="PhyX, multiple choice", split="phyx_mc", rows=3000, **_PHYX_CHOICES),
     Benchmark(
         name="seephys",
         title="SeePhys",
