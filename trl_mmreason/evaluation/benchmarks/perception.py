@@ -7,6 +7,7 @@ import string
 from typing import Any
 
 from ...data.rows import Row
+from . import charxiv
 from .adapter import (
     Benchmark,
     Question,
@@ -198,6 +199,21 @@ BENCHMARKS = (
         id_column="figure_path",
         columns=("reasoning_q", "reasoning_a", "reasoning_q_source", "image"),
         read=_char_xiv,
+    ),
+    Benchmark(
+        name="charxiv/descriptive",
+        title="CharXiv, descriptive questions, validation",
+        **on_hub("princeton-nlp/CharXiv"),
+        paper="2406.18521",
+        split="validation",
+        rows=4000,
+        id_column="figure_path",
+        columns=(
+            *(f"descriptive_{one}{part}" for part in range(1, charxiv.QUESTIONS_PER_CHART + 1) for one in "qa"),
+            *("subplot_loc", "subplot_row", "subplot_col", "figure_path", "image"),
+        ),
+        read=charxiv.descriptive,
+        questions_per_row=charxiv.QUESTIONS_PER_CHART,
     ),
     Benchmark(
         name="realworldqa",
