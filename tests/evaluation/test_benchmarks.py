@@ -71,10 +71,12 @@ def test_an_image_that_is_missing_or_broken_is_named(name, layout, tmp_path):
     rows[position][layout.image] = value
     with pytest.raises(BenchmarkError) as caught:
         load_benchmark(name, saved(layout, tmp_path / "copy", rows))
-    (problem,) = caught.value.problems
+    count = BENCHMARKS[name].questions_per_row
+    problem, *others = caught.value.problems
+    assert [one.row for one in others] == [position] * (count - 1)
     assert (problem.row, problem.column, problem.reason) == (position, layout.image, reason)
     assert problem.id == ("none" if name == "logicvista" else layout.questions[0].id)  # named after its image
-    summary = f"{name}, from rows: 1 of {len(layout.questions)} rows cannot be used:\nrow {position} "
+    summary = f"{name}, from rows: 1 of {len(layout.questions) // count} rows cannot be used:\nrow {position} "
     assert str(caught.value).startswith(summary)
     assert str(problem) in str(caught.value)
 
@@ -107,6 +109,7 @@ def test_an_image_that_is_missing_or_broken_is_named(name, layout, tmp_path):
         ("ai2d", "options", MANY, "column 'options': too many choices: it holds 27 choices"),
         ("ai2d", "answer", "4", "expected the position of one of 4 choices, counted from 0"),
         ("chartqa", "label", [], "column 'label': empty"),
+        ("charxiv/descriptive", "descriptive_q1", 20, "unknown kind of question: it holds '20'; expected 1 to 19"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_named(name, column, value, expected, tmp_path):

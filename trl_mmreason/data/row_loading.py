@@ -366,7 +366,8 @@ def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -
     checked_rows = zip(positions, checked["id"], checked["problems"], strict=True)
     problems = [RowProblem(row, id_, **problem) for row, id_, refused in checked_rows for problem in refused]
     bad_count = len({problem.row for problem in problems})
-    return problems, f"{source_name}: {bad_count} of {len(checked)} rows cannot be used"
+    count = len(set(positions)) if problems else len(checked)  # a row may hold several questions
+    return problems, f"{source_name}: {bad_count} of {count} rows cannot be used"
 
 
 def list_first(problems: list[RowProblem], count: int) -> str:

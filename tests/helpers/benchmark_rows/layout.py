@@ -82,7 +82,8 @@ class Layout:
 
     Attributes:
         features: types of the parquet columns; None for JSON.
-        asked: what each row must become; None for a row that belongs to another part of the benchmark.
+        asked: what each row must become, in turn where a row holds several questions; None for a row that belongs to
+            another part of the benchmark.
         columns: field of `Asked` → column, where it is another one than in `COLUMNS`.
         needed: a column whose absence must be reported; `named` is how.
         image: the column of images that is broken in a test.
@@ -102,7 +103,8 @@ class Layout:
     def questions(self) -> list[Asked]:
         """What the rows become that belong to the benchmark."""
         columns = {**COLUMNS, **self.columns}
-        return [asked.of(row, columns) for row, asked in zip(self.rows, self.asked, strict=True) if asked]
+        rows = [row for row in self.rows for _ in range(len(self.asked) // len(self.rows))]
+        return [asked.of(row, columns) for row, asked in zip(rows, self.asked, strict=True) if asked]
 
 
 def saved(layout, folder, rows=None, without=None):

@@ -56,7 +56,71 @@ def _hr_bench():
     )
 
 
+_X = "An x-axis that several subplots share counts; of two x-axes, take the lower one."
+_Y = "A y-axis that several subplots share counts; of two y-axes, take the left one."
+_TICK = "Leave out units and scales that are written apart from the tick."
+_STEP = 'Without numerical ticks, or if the difference varies, answer "Not Applicable".'
+_LINES = 'Leave out grid lines, tick marks and auxiliary lines. In a plot without lines, answer "Not Applicable".'
+_LEGEND = 'Only labels of this plot count, wherever the legend stands. Without a legend, answer "Not Applicable".'
+_NAMES = "List them from top to bottom, then from left to right, separated by commas."
+_GRID, _BOTTOM = "For the subplot at row 2 and column 3, ", "For the bottom subplot, "
+_TICKS = "what is the total number of explicitly labeled ticks across all axes?"
+_STEPS = "what is the difference between consecutive numerical tick values on the y-axis?"
 # fmt: off
+_DESCRIBED = [  # answer, a wrong one, question, hint, category; four of each chart
+    ("Not Applicable", "Loss", "For the current plot, what is its title?",
+     'A letter alone is no title. Without a title, answer "Not Applicable".', "information extraction"),
+    ("3", "2", "For the current plot, how many discrete labels are there in the legend?", _LEGEND, "counting"),
+    ("Increases", "Decreases", "For the current plot, what is the general trend of data from left to right?",
+     'A few words, such as "increases then stabilizes".', "pattern recognition"),
+    ("1", "2", "What is the number of subplots?", "Without subplots it is 1.", "counting"),
+    ("1.00", "2", f"{_GRID}what is the rightmost labeled tick on the x-axis?", f"{_X} {_TICK}",
+     "information extraction"),
+    ("Yes", "No", f"{_GRID}do any lines intersect?", f"Answer Yes or No. {_LINES}", "pattern recognition"),
+    ("14", "15", f"{_GRID}{_TICKS}", "Axes that several subplots share count.", "compositionality"),
+    ("2 by 3", "2 by 4", "What is the layout of the subplots?",
+     'Answer "n by m", n rows and m columns; without subplots "1 by 1".', "pattern recognition"),
+    ("time (s)", "time (h)", f"{_BOTTOM}what is the label of the x-axis?",
+     f'{_X} Without a label, answer "Not Applicable".', "information extraction"),
+    ("0.5", "0.05", f"{_BOTTOM}{_STEPS}", f"{_Y} {_TICK} {_STEP}", "enumeration"),
+    ("4", "5", f"{_BOTTOM}how many lines are there?", _LINES, "counting"),
+    ("SGD, Adam", "SGD, RMSprop", f"{_BOTTOM}what are the names of the labels in the legend?", f"{_NAMES} {_LEGEND}",
+     "enumeration"),
+]  # fmt: on
+
+
+# fmt: off
+_PHYX_OPEN = Layout(
+    features=_PHYX,
+    rows=[
+        row(index="1", question="What is the focal length?", answer="20 cm", image=RED, category="Optics"),
+        row(index="2", question="How fast is it?", answer="$3.5$", image=GREEN, category="Mechanics"),
+    ],
+    asked=[Asked(right="0.2 m", wrong="2 cm"), Asked(right="3.5", wrong="3.6")],
+    columns={"id": "index", "category": "category"},
+    needed="index",
+    image="image",
+)
+_PHYX_CHOICES = Layout(
+    features=_PHYX,
+    rows=[
+        row(
+            index="1", question="What is the focal length?\nOptions:\nA: 10 cm\nB: 20 cm\nC: 30 cm\nD: 40 cm",
+            answer="B", image=RED, category="Optics",
+        ),
+        row(index="2", question="Which graph is right?", answer="D", image=BLUE, category="Mechanics"),
+    ],
+    asked=[
+        Asked(
+            right="20 cm", wrong="A", question="What is the focal length?",
+            options=["10 cm", "20 cm", "30 cm", "40 cm"],
+        ),
+        Asked(right="D", wrong="C"),
+    ],
+    columns={"id": "index", "category": "category"},
+    needed="answer",
+    image="image",
+)
 LAYOUTS = {
     "visulogic": Layout(
         features=None,
@@ -100,37 +164,10 @@ LAYOUTS = {
         image="image",
         columns={"category": "category"},
     ),
-    "phyx": Layout(
-        features=_PHYX,
-        rows=[
-            row(index="1", question="What is the focal length?", answer="20 cm", image=RED, category="Optics"),
-            row(index="2", question="How fast is it?", answer="$3.5$", image=GREEN, category="Mechanics"),
-        ],
-        asked=[Asked(right="0.2 m", wrong="2 cm"), Asked(right="3.5", wrong="3.6")],
-        columns={"id": "index", "category": "category"},
-        needed="index",
-        image="image",
-    ),
-    "phyx/choices": Layout(
-        features=_PHYX,
-        rows=[
-            row(
-                index="1", question="What is the focal length?\nOptions:\nA: 10 cm\nB: 20 cm\nC: 30 cm\nD: 40 cm",
-                answer="B", image=RED, category="Optics",
-            ),
-            row(index="2", question="Which graph is right?", answer="D", image=BLUE, category="Mechanics"),
-        ],
-        asked=[
-            Asked(
-                right="20 cm", wrong="A", question="What is the focal length?",
-                options=["10 cm", "20 cm", "30 cm", "40 cm"],
-            ),
-            Asked(right="D", wrong="C"),
-        ],
-        columns={"id": "index", "category": "category"},
-        needed="answer",
-        image="image",
-    ),
+    "phyx": _PHYX_OPEN,
+    "phyx/full": _PHYX_OPEN,
+    "phyx/choices": _PHYX_CHOICES,
+    "phyx/full_choices": _PHYX_CHOICES,
     "seephys": Layout(
         features={
             **texts("question answer subject language img_category vision_relevance caption sig_figs level"),
@@ -186,6 +223,41 @@ LAYOUTS = {
         ],
         columns={"id": "figure_path", "question": "reasoning_q", "answer": "reasoning_a", "category": "category"},
         needed="reasoning_q_source",
+        image="image",
+    ),
+    "charxiv/descriptive": Layout(
+        features={
+            **texts("category figure_path subplot_loc"),
+            **texts(" ".join(f"descriptive_a{part}" for part in range(1, 5))),
+            **dict.fromkeys([f"descriptive_q{part}" for part in range(1, 5)], _NUMBER),
+            **dict.fromkeys(["num_subplots", "subplot_row", "subplot_col"], _NUMBER),
+            "image": IMAGE,
+        },
+        rows=[
+            row(
+                figure_path="images/0.jpg", category="cs", num_subplots=1, subplot_row=0, subplot_col=0, image=RED,
+                descriptive_q1=1, descriptive_a1="Not Applicable", descriptive_q2=12, descriptive_a2="3",
+                descriptive_q3=16, descriptive_a3="Increases", descriptive_q4=19, descriptive_a4="1",
+            ),
+            row(
+                figure_path="images/1.jpg", category="math", num_subplots=6, subplot_row=2, subplot_col=3, image=BLUE,
+                descriptive_q1=5, descriptive_a1="1.00", descriptive_q2=11, descriptive_a2="Yes",
+                descriptive_q3=17, descriptive_a3="14", descriptive_q4=18, descriptive_a4="2 by 3",
+            ),
+            row(
+                figure_path="images/2.jpg", category="math", num_subplots=5, subplot_loc="the bottom subplot",
+                image=BLUE, descriptive_q1=2, descriptive_a1="time (s)", descriptive_q2=9, descriptive_a2="0.5",
+                descriptive_q3=10, descriptive_a3="4", descriptive_q4=13, descriptive_a4="SGD, Adam",
+            ),
+        ],
+        asked=[
+            Asked(
+                right=right, wrong=wrong, id=f"images/{place // 4}.jpg/{place % 4 + 1}", question=question,
+                answer=right, category=category, hint=hint, group=f"images/{place // 4}.jpg",
+            )
+            for place, (right, wrong, question, hint, category) in enumerate(_DESCRIBED)
+        ],
+        needed="descriptive_a3",
         image="image",
     ),
     "realworldqa": Layout(

@@ -56,7 +56,7 @@ def add(command: ArgumentParser) -> None:
     options.add_sampling(command)
     options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
     answers = "declared ones alone, or what the last sentence with a value states, too (prose); by default as the "
-    answers += "benchmark's authors take them: prose for MathVista and MathVerse, if no judge extracts them"
+    answers += "benchmark's authors take them: prose for MathVista, MathVerse, MathVision, if no judge extracts them"
     add("--answers", choices=("declared", "prose"), help=answers)
     extracts = "--judge: it looks for an answer where the rules find none, and the rules decide about what it finds"
     add("--judge-extracts-only", action="store_true", help=extracts)

@@ -84,6 +84,7 @@ class Benchmark:
         id_column: names a row that cannot be used; "" where the rows have no names.
         configs: configurations of the Hub data set, to be concatenated.
         keep: which rows of the source belong to this benchmark; all by default.
+        questions_per_row: questions in a row of the source; `read` is told the number of its one, from 1, as `part`.
         instruction: the end of the prompt.
         has_variants: the rows of a group are variants of one problem, and the worst case over them is reported.
         scores: further scores of the benchmark's own: rows with id and group, and whether each is right → by name.
@@ -103,6 +104,7 @@ class Benchmark:
     id_column: str = "id"
     configs: Sequence[str] = ()
     keep: Callable[[Row], bool] | None = None
+    questions_per_row: int = 1
     instruction: str = INSTRUCTION
     has_variants: bool = False
     scores: ScoreFunction | None = None

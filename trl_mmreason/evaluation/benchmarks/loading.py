@@ -85,7 +85,8 @@ def load_benchmark(
     except ValueError as error:
         raise BenchmarkError(f"{name}: {error}") from error
     table = read_table(benchmark, source, split or benchmark.split, max_rows or benchmark.rows)
-    positions = _benchmark_positions(benchmark, table.dataset, table.is_json)[:max_rows]
+    positions = _benchmark_positions(benchmark, table.dataset, table.is_json)
+    positions = [place for place in positions for _ in range(benchmark.questions_per_row)][:max_rows]
     if not positions:
         raise BenchmarkError(f"{name}: {table.name} has no rows of it among {len(table.dataset)}")
     root = table.image_root if image_root is None else Path(image_root)
@@ -143,7 +144,7 @@ class _Reader:
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return our columns and `problems`; a row with problems has only these and an id."""
         try:
-            question = self.benchmark.read(row)
+            question = self.benchmark.read({**row, "part": index % self.benchmark.questions_per_row + 1})
         except UnusableCell as refused:
             name = str(row.get(self.benchmark.id_column) or "")
             return self._refused(index, [refused.in_column(refused.column)], name)

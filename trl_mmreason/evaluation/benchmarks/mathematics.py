@@ -223,6 +223,7 @@ _MATHVISION: dict[str, Any] = {
     "paper": "2402.14804",
     "columns": ("id", "question", "options", ("decoded_image", "image"), "answer"),
     "read": _math_vision,
+    "answers_in_prose": True,  # a last letter, a number after "is" (github.com/mathllm/MATH-V, evaluation/evaluate.py)
 }
 _DYNAMATH: dict[str, Any] = {
     **on_hub("DynaMath/DynaMath_Sample"),

@@ -7,6 +7,7 @@ import string
 from typing import Any
 
 from ...data.rows import Row
+from . import charxiv
 from .adapter import (
     Benchmark,
     Question,
@@ -136,10 +137,10 @@ _PHYX: dict[str, Any] = {
     **on_hub("Cloudriver/PhyX"),
     "paper": "2505.15929",
     "configs": ("data_for_llms_eval",),
-    "rows": 1000,
     "id_column": "index",
     "columns": ("index", "question", "answer", "image"),
 }
+_PHYX_OPEN, _PHYX_CHOICES = {**_PHYX, "read": _phyx}, {**_PHYX, "read": _phyx_choices}
 _HR_BENCH: dict[str, Any] = {
     **on_hub("DreamMr/HR-Bench"),
     "paper": "2408.15556",
@@ -171,10 +172,12 @@ BENCHMARKS = (
         columns=("id", "question", "options", "answer", "image"),
         read=_visual_puzzles,
     ),
-    Benchmark(name="phyx", title="PhyX mini, open answers", split="phyx_mini_oe", read=_phyx, **_PHYX),
+    Benchmark(name="phyx", title="PhyX mini, open answers", split="phyx_mini_oe", rows=1000, **_PHYX_OPEN),
     Benchmark(
-        name="phyx/choices", title="PhyX mini, multiple choice", split="phyx_mini_mc", read=_phyx_choices, **_PHYX
+        name="phyx/choices", title="PhyX mini, multiple choice", split="phyx_mini_mc", rows=1000, **_PHYX_CHOICES
     ),
+    Benchmark(name="phyx/full", title="PhyX, open answers", split="phyx_oe", rows=3000, **_PHYX_OPEN),
+    Benchmark(name="phyx/full_choices", title="PhyX, multiple choice", split="phyx_mc", rows=3000, **_PHYX_CHOICES),
     Benchmark(
         name="seephys",
         title="SeePhys",
@@ -196,6 +199,21 @@ BENCHMARKS = (
         id_column="figure_path",
         columns=("reasoning_q", "reasoning_a", "reasoning_q_source", "image"),
         read=_char_xiv,
+    ),
+    Benchmark(
+        name="charxiv/descriptive",
+        title="CharXiv, descriptive questions, validation",
+        **on_hub("princeton-nlp/CharXiv"),
+        paper="2406.18521",
+        split="validation",
+        rows=4000,
+        id_column="figure_path",
+        columns=(
+            *(f"descriptive_{one}{part}" for part in range(1, charxiv.QUESTIONS_PER_CHART + 1) for one in "qa"),
+            *("subplot_loc", "subplot_row", "subplot_col", "figure_path", "image"),
+        ),
+        read=charxiv.descriptive,
+        questions_per_row=charxiv.QUESTIONS_PER_CHART,
     ),
     Benchmark(
         name="realworldqa",
