@@ -30,6 +30,7 @@ from trl_mmreason.scripts.single_stage import (
     load_data,
     load_split,
     policy_path,
+    print_end,
     trainer_settings,
 )
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
@@ -212,6 +213,33 @@ def test_an_adapter_as_the_policy_is_refused(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
     with pytest.raises(WrongArgument, match=f"^model_name_or_path='{tmp_path}' holds an adapter of owner/base, expect"):
         trainer_settings(ModelConfig(model_name_or_path=str(tmp_path)), adapo_config(tmp_path))
+
+
+def test_a_run_ends_with_its_output_its_pages_and_the_next_command(tmp_path, capsys):
+    def said(dataset_name):
+        print_end(tmp_path, dataset_name)
+        return capsys.readouterr().out.replace(str(tmp_path), "RUN").splitlines()[1:]
+
+    assert said("my.jsonl") == [
+        "Output: RUN",
+        "Report: mmreason report RUN",
+        "Next:   mmreason evaluate mathvista --model RUN",
+    ]
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    (tmp_path / "report.html").touch()
+    assert said("miniature/adding") == [
+        "Output: RUN",
+        "Report: RUN/report.html",
+        "Next:   mmreason evaluate miniature/adding --model owner/base --adapter RUN",
+    ]
+    for stage in ("sft/model", "dpo/round-2/policy", "evaluation"):
+        (tmp_path / stage).mkdir(parents=True)
+    (tmp_path / "evaluation/compared.html").touch()
+    assert said("my.jsonl") == [
+        "Output: RUN/sft/model, RUN/dpo/round-2/policy",
+        "Report: RUN/report.html, RUN/evaluation/compared.html",
+        "Next:   mmreason evaluate mathvista --model MODEL",
+    ]
 
 
 @pytest.mark.parametrize("said", ["", "training stopped at step 2 of 3; nothing is saved since out/checkpoint-1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -299,6 +300,26 @@ def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
         sys.stdout.write(f"Pushed to {commit.repo_url}\n")
 
 
+def print_end(folder: Path, dataset_name: str) -> None:
+    """Name what a finished run of one or several stages leaves: models, pages, and the command to run next.
+
+    Args:
+        folder: its output folder.
+        dataset_name: what it was trained on; a miniature is evaluated on the same problems.
+    """
+    models = [*sorted(folder.glob("*/model")), *sorted(folder.glob("*/round-*/policy"))] or [folder]
+    pages = [*sorted(folder.glob("*.html")), *sorted(folder.glob("*/*.html"))]
+    model, base = str(models[0]), adapter_base(str(models[0]))
+    policy = ["--model", model] if base is None else ["--model", base, "--adapter", model]
+    policy = ["--model", "MODEL"] if models[1:] else policy
+    benchmark = dataset_name if dataset_name.startswith(MINIATURE) else "mathvista"
+    sys.stdout.write(
+        f"\nOutput: {', '.join(map(str, models))}\n"
+        f"Report: {', '.join(map(str, pages)) or shlex.join(['mmreason', 'report', str(models[-1])])}\n"
+        f"Next:   {shlex.join(['mmreason', 'evaluate', benchmark, *policy])}\n"
+    )
+
+
 @documented
 @dataclass
 class CompletionArguments:
@@ -351,6 +372,8 @@ def train_on_completions(
     policy = trainer(named_policy(model_args), args=training_args, train_dataset=rows, **settings)
     train_and_save(policy)
     publish(policy, data_args.dataset_name)
+    if policy.is_world_process_zero():
+        print_end(Path(training_args.output_dir), data_args.dataset_name)
 
 
 def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) -> None:

@@ -36,7 +36,7 @@ from ..miniature.tasks import Problem, make_problems
 from ..training.model_card import CARD, MINIATURE, add_results
 from .refusals import exit_on_refusal
 from .script_parser import ScriptParser
-from .single_stage import load_data, policy_path, train_once, trainer_settings
+from .single_stage import load_data, policy_path, print_end, train_once, trainer_settings
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +77,8 @@ class Pipeline:
             self.do(stage)
         if self.eval_rows is not None:
             self.measure()
+        if PartialState().is_main_process:
+            print_end(self.folder, self.args.dataset_name)
 
     def do(self, stage: str) -> None:
         """Run a stage unless it is finished; refuse one that was started with other settings."""

@@ -24,6 +24,7 @@ from transformers.trainer_utils import TrainOutput
 
 from ..compat.sharding import local_part
 from ..data.folders import write_whole
+from .log_lines import log_in_lines
 from .model_card import FACTS_FILE
 from .model_checks import check_scores, check_trainable, is_float32, is_placed_later
 from .resuming import newest_checkpoint
@@ -134,6 +135,7 @@ class RunFactsMixin(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.facts = RunFacts()
         super().__init__(*args, **kwargs)
+        log_in_lines(self)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as TRL does; then print the facts of the run, and write them into `facts.json` in the output folder.
