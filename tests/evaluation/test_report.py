@@ -387,9 +387,9 @@ def test_it_can_be_read_in_every_width_and_scheme(whole_page, tmp_path, width, d
 
 
 COMMAND = "mmreason train adapo --vllm_importance_sampling_mode token_mask --cold_start_accuracy 0.25"
-CUT = """[...document.querySelectorAll('.scroll')].flatMap((box) => [...box.querySelectorAll('th, td')]
+CUT = """((box) => [...box.querySelectorAll('th, td')]
   .filter((cell) => cell.getBoundingClientRect().right > box.getBoundingClientRect().right + 1)
-  .map((cell) => cell.textContent))"""
+  .map((cell) => cell.textContent))(document.querySelector('.scroll'))"""
 
 
 @needs_browser

@@ -24,6 +24,7 @@ from transformers.trainer_utils import TrainOutput
 
 from ..compat.sharding import local_part
 from ..data.folders import write_whole
+from .early_stopping import EarlyStopping
 from .log_lines import log_in_lines
 from .model_card import FACTS_FILE
 from .model_checks import check_scores, check_trainable, is_float32, is_placed_later
@@ -69,6 +70,7 @@ class RunFacts:
             without, before training; `None` if none was scored.
         engine_differences: number of images → between vLLM and the model itself, on the first row with so many; see
             `compare_with_vllm`.
+        stopped_early: why early stopping ended training; "" if it did not.
     """
 
     weights: int = 0
@@ -90,6 +92,7 @@ class RunFacts:
     max_difference: float = 0.0
     start_difference: float | None = None
     engine_differences: dict[int, float] = field(default_factory=dict)
+    stopped_early: str = ""
 
     def __str__(self) -> str:
         lines = {
@@ -97,6 +100,8 @@ class RunFacts:
             "tensors changed": f"{self.changed} of {self.tensors}",
             "updates": f"{self.updates}" + f", {self.skipped} skipped (gradients not finite)" * bool(self.skipped),
         }
+        if self.stopped_early:
+            lines["ended early"] = self.stopped_early
         if self.start_difference is not None:
             lines["model / training pass"] = f"log-probabilities differ by {self.start_difference:.1e} at most"
         if nats := self.engine_differences:
@@ -368,6 +373,8 @@ class _Observer(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, facts = self._trainer, self._trainer.facts
         check_finite(trainer)
+        stops = (each for each in trainer.callback_handler.callbacks if isinstance(each, EarlyStopping))
+        facts.stopped_early = next((each.reason for each in stops), "")
         accelerator, model = trainer.accelerator, trainer.accelerator.unwrap_model(trainer.model)
         after = _digests(model)
         here = torch.tensor([float(after[name] != digest) for name, digest in self._before.items()])
