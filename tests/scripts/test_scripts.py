@@ -27,6 +27,7 @@ from trl_mmreason.scripts.single_stage import (
     AGAIN,
     LORA_TARGETS,
     DataArguments,
+    compared_rows,
     load_data,
     load_split,
     policy_path,
@@ -207,6 +208,30 @@ def test_evaluation_during_training_is_on_the_questions_of_the_comparison(tmp_pa
     for settings in ({"eval_strategy": "steps", "eval_steps": 1}, {"eval_on_start": True}):
         with pytest.raises(WrongArgument, match=r"no rows to evaluate on. Fix: --eval_dataset_name"):
             trainer_settings(args, adapo_config(tmp_path, **settings))
+
+
+def test_several_evaluation_sets_are_named_in_yaml_and_on_the_command_line(tmp_path):
+    """Each is its own for training's evaluations; the comparison has all of them, under their names."""
+    sets = {"easy": "miniature/counting", "hard": "miniature/adding"}
+    asked = ["--dataset_name", "miniature/adding", "--train_rows", "4", "--eval_rows", "2"]
+    (tmp_path / "own.yaml").write_text(f"eval_dataset_name: {sets}\n")
+    for given in (["--config", str(tmp_path / "own.yaml")], ["--eval_dataset_name", json.dumps(sets)]):
+        (data_args,) = ScriptParser((DataArguments,)).parse_args_and_config([*asked, *given])
+        assert (data_args.eval_dataset_name, data_args.eval_split) == (sets, "new_pictures")
+    _, loaded = load_data(data_args, seed=0)
+    assert {name: len(rows) for name, rows in loaded.items()} == {"easy": 2, "hard": 2}
+    config = adapo_config(tmp_path, eval_strategy="steps", eval_steps=1)
+    assert trainer_settings(ModelConfig(model_name_or_path="m"), config, loaded)["eval_dataset"] is loaded
+    rows = compared_rows(loaded)
+    assert rows["category"][:] == ["easy", "easy", "hard", "hard"]
+    assert [each.split("/")[0] for each in rows["id"]] == rows["category"][:]
+    assert rows["prompt"][2] == loaded["hard"]["prompt"][0]
+
+
+@pytest.mark.parametrize("sets", ['{"a/b": "x.jsonl"}', '{"easy": 3}', "{}", "{"])
+def test_evaluation_sets_that_are_none_are_refused(sets):
+    with pytest.raises(ValueError, match="^eval_dataset_name="):
+        DataArguments("x", eval_dataset_name=sets)
 
 
 def test_an_adapter_as_the_policy_is_refused(tmp_path):

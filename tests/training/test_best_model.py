@@ -108,7 +108,7 @@ STOPS = {"metric_for_best_model": "share", "early_stopping_patience": 2, "early_
 
 
 def test_a_configuration_ends_training_early_also_when_it_is_resumed(evaluated, tmp_path, caplog):
-    """0.8 rises by more than 0.1, 0.85 and 0.9 do not: the fourth evaluation ends it; resumed after the third, the fourth, too."""
+    """0.8 rises by more than 0.1, 0.85 and 0.9 do not: the fourth evaluation ends it, also when resumed."""
     asked = {**STOPS, "max_steps": 6, "num_train_epochs": 4}
     whole = counted(evaluated(**asked), [0.5, 0.8, 0.85, 0.9])
     whole.train()

@@ -56,7 +56,8 @@ def train_and_compare(
     """
     if protocol.turns != 2:
         raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
-    title = f"{trainer._name} on {data_args.eval_dataset_name} ({data_args.eval_split})"
+    sets = data_args.eval_dataset_name
+    title = f"{trainer._name} on {', '.join(sets) if isinstance(sets, dict) else sets} ({data_args.eval_split})"
     asking: dict[str, Any] = {"system_prompt": system_prompt, "about": {"title": title}, "training": asdict(data_args)}
     asking["grader"] = data_args.rules
     before = None if rows is None else _evaluate(trainer, rows, protocol, "before", **asking)

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -81,7 +81,9 @@ class ScriptParser(TrlParser):
         self._recipes = recipes = configs(self.prog.split()[-1].removesuffix(".py"))
         if recipes:
             self.epilog = f"example: {self.prog} --config {recipes[0]} --seed 1\nrecipes: {', '.join(recipes)}"
-            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every argument and exit")
+            self.add_argument(
+                "--help-all", action=_HelpAll, nargs=0, default=SUPPRESS, help="show every argument and exit"
+            )
 
     def format_help(self) -> str:
         """Format the help of the arguments that one sets first."""

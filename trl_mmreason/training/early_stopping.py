@@ -72,6 +72,6 @@ def early_stopping(name: str, args: TrainingArguments) -> EarlyStopping | None:
     if args.metric_for_best_model is None or args.eval_strategy == "no":
         raise ValueError(
             f"{given} came with metric_for_best_model={args.metric_for_best_model!r} and "
-            f"eval_strategy={str(args.eval_strategy.value)!r}. Fix: name a metric, and eval_strategy='steps' or 'epoch'."
+            f"eval_strategy={str(args.eval_strategy.value)!r}. Fix: a metric, and eval_strategy='steps' or 'epoch'."
         )
     return EarlyStopping(patience, threshold)
