@@ -34,7 +34,7 @@ def arguments_table(dataclass):
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     (found,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     described = ast.get_docstring(found)
-    bases = f" Its base is `{ast.unparse(found.bases[0])}`." if found.bases else ""
+    bases = f" Its base is `{ast.unparse(found.bases[-1])}`." if found.bases else ""
     defaults = {node.target.id: node.value for node in found.body if isinstance(node, ast.AnnAssign)}
     lines = [f"{described.splitlines()[0]}{bases}", "", "| argument | default | what it does |", "|---|---|---|"]
     for field, text in read_entries(described).items():

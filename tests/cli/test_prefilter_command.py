@@ -62,6 +62,9 @@ def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
     assert all(record.status == "done" for record in first)
     rows = load_rows(output).dataset
     assert f"kept {len(rows)} of 9" in said
+    assert said.endswith(
+        f"\nNext: mmreason new {'srpo' if rule == 'srpo' else 'adapo'} --model MODEL --data {output}\n"
+    )
     assert {len(row["images"]) for row in rows} == {0, 1, 2}
     assert {message["role"] for row in rows for message in row["prompt"]} == {"user"}
     if rule == "srpo":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -11,11 +12,12 @@ from importlib.util import find_spec
 import pytest
 import torch
 from example_runs import ACCELERATE, ROOT, train_here
+from support import full_but
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from trl_mmreason.cli.commands.train import SCRIPTS
 from trl_mmreason.cli.main import main
-from trl_mmreason.scripts.recipes import config_file, configs
+from trl_mmreason.scripts.recipes import config_file, configs, read_config
 
 LOST = "--config adapo/lost.yaml: there is no such file, and no recipe of that name; there are adapo/miniature.yaml, "
 SHORT = {"use_cpu": "true", "max_steps": 1, "train_rows": 16, "eval_rows": 4, "per_device_train_batch_size": 16}
@@ -239,9 +241,24 @@ def assert_in_order(text, parts):
     assert places == sorted(places)
 
 
-def test_help_has_the_method_first_then_what_is_shared_then_what_is_inherited(monkeypatch, capsys):
+@pytest.mark.parametrize("method", full_but("adapo", ["grpo", "sft", "chain_of_step", "self_evolution"]))
+def test_help_has_about_forty_arguments_in_the_order_of_the_recipe(method, monkeypatch, capsys):
+    """Of a method without `your_model.yaml`, those of all its recipes."""
+    with pytest.raises(SystemExit, match="^0$"):
+        train_here(monkeypatch, method, "--help")
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: mmreason train {method} [--config FILE]")
+    options = re.findall(r"^  --(\w[\w-]*)", said, re.MULTILINE)
+    assert 20 < len(options) < 55
+    recipe = f"{method}/your_model.yaml" if f"{method}/your_model.yaml" in configs(method) else configs(method)[0]
+    assert options[: len(keys := list(read_config(recipe)))] == keys
+    assert options[-1] == "help-all"
+    assert f"--config {configs(method)[0]}" in said
+
+
+def test_help_all_has_the_method_first_then_what_is_shared_then_what_is_inherited(monkeypatch, capsys):
     with pytest.raises(SystemExit):
-        train_here(monkeypatch, "adapo", "--help")
+        train_here(monkeypatch, "adapo", "--help-all")
     said = capsys.readouterr().out
     assert said.startswith("usage: mmreason train adapo [--config FILE]")
     assert_in_order(said, HELP)
@@ -249,14 +266,14 @@ def test_help_has_the_method_first_then_what_is_shared_then_what_is_inherited(mo
 
 @pytest.mark.full
 def test_a_script_has_the_same_help(tmp_path):
-    done = run([sys.executable, ROOT / "examples/adapo.py", "--help"], tmp_path)
+    done = run([sys.executable, ROOT / "examples/adapo.py", "--help-all"], tmp_path)
     assert done.stdout.startswith("usage: adapo.py [--config FILE]")
     assert_in_order(done.stdout, HELP)
 
 
-def test_help_of_stages_has_the_method_s_sections_first(monkeypatch, capsys):
+def test_help_all_of_stages_has_the_method_s_sections_first(monkeypatch, capsys):
     with pytest.raises(SystemExit):
-        train_here(monkeypatch, "self_evolution", "--help")
+        train_here(monkeypatch, "self_evolution", "--help-all")
     classes = ["\nEvolutionArguments:", "\nStagedArguments:", "\nDataArguments:", "\ninherited"]
     assert_in_order(capsys.readouterr().out, classes)
 
@@ -268,11 +285,11 @@ def test_help_of_stages_has_the_method_s_sections_first(monkeypatch, capsys):
         ("srpo", "by default the paper's (B.3), `None` leaves", "Solve the user's question step by step.", "self-refl"),
     ],
 )
-def test_help_says_where_a_default_prompt_is_from_and_how_it_begins(
+def test_help_all_says_where_a_default_prompt_is_from_and_how_it_begins(
     method, source, beginning, end, monkeypatch, capsys
 ):
     with pytest.raises(SystemExit):
-        train_here(monkeypatch, method, "--help")
+        train_here(monkeypatch, method, "--help-all")
     shown = " ".join(capsys.readouterr().out.split())
     assert source in shown
     assert f"(default: {beginning}" in shown

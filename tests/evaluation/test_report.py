@@ -307,7 +307,7 @@ def test_browser_asks_nobody_for_anything(tmp_path):
 
         assert asked_by(page) == set()
         # the control: it would have been seen
-        assert asked_by(tmp_path / "open.html") == {"http://leak.test/picture.png", "http://leak.test/style.css"}
+        assert asked_by(tmp_path / "open.html") == {"http://leak.test/image.png", "http://leak.test/style.css"}
 
 
 # ------------------------------------------------------------------------------------- pointed at, in a real browser
@@ -384,6 +384,27 @@ def test_it_can_be_read_in_every_width_and_scheme(whole_page, tmp_path, width, d
         assert (sum(tab.screenshot().getpixel((2, 2))) < 3 * 64) == dark
         assert tab.ask("document.documentElement.dataset.attacked ?? ''") == ""
         assert (tab.errors, tab.requests) == ([], [])
+
+
+COMMAND = "mmreason train adapo --vllm_importance_sampling_mode token_mask --cold_start_accuracy 0.25"
+CUT = """((box) => [...box.querySelectorAll('th, td')]
+  .filter((cell) => cell.getBoundingClientRect().right > box.getBoundingClientRect().right + 1)
+  .map((cell) => cell.textContent))(document.querySelector('.scroll'))"""
+
+
+@needs_browser
+def test_on_a_telephone_the_change_is_seen_and_no_option_is_broken(tmp_path):
+    wide = [("100.0", "[100.0, 100.0]"), ("100.0", "[100.0, 100.0]"), ("-100.0", "[-100.0, -100.0]")]
+    row = TableRow("misjudgment, of first right", wide, [Mark(1, 1, 1), Mark(1, 1, 1)])
+    table = ReportTable("Comparison", ["", "before", "after", "change"], [row], marked=["before", "after"])
+    page = page_with(tmp_path, GROUPS, tables=[table], command=COMMAND)
+    with Tab(page.as_uri(), tmp_path, size=(390, 844)) as tab:
+        assert tab.ask(CUT) == []
+        assert tab.ask("document.querySelector('th:nth-child(4)').getBoundingClientRect().width") > 40
+        words = "[...document.querySelectorAll('code span')].map((word) => word.getClientRects().length)"
+        assert tab.ask(words) == [1] * len(COMMAND.split())
+        lines = tab.ask("document.querySelector('code').innerText").split()
+        assert lines == COMMAND.split()  # and is copied as it was
 
 
 @pytest.mark.full

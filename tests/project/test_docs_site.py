@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pages import dump_dom, listening_proxy, needs_browser
+from pages import Tab, dump_dom, listening_proxy, needs_browser
 
 import trl_mmreason
 
@@ -113,3 +114,29 @@ def test_a_page_opens_in_a_browser_without_a_request(site, tmp_path):
         dom = dump_dom((site / "reference/objectives.html").as_uri(), tmp_path, proxy)
     assert "adaptive_rewards" in dom
     assert [address for address in requests if "google" not in address] == []  # those are Chromium's own
+
+
+@needs_browser
+def test_the_search_finds_pages_from_disk(site, tmp_path):
+    field = "document.querySelector('.md-search__input')"
+    typed = f"({field}.value = 'oversampling', {field}.dispatchEvent(new Event('keyup', {{bubbles: true}})))"
+    found = "[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)"
+    with Tab((site / "reference/data.html").as_uri(), tmp_path) as tab:
+        tab.ask(f"(document.querySelector('[data-md-toggle=search]').click(), {field}.focus(), {typed})")
+        deadline = time.monotonic() + 60
+        while not (links := tab.ask(found)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert f"{site.as_uri()}/training.html" in {link.partition("?")[0] for link in links}
+        assert tab.errors == []
+        assert [address for address in tab.requests if not address.startswith(site.as_uri())] == []
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_argument_s_name_is_broken(site, tmp_path, width):
+    broken = """[...document.querySelectorAll('td:first-child code')]
+      .filter((name) => name.getClientRects().length > 1).map((name) => name.textContent)"""
+    with Tab((site / "settings.html").as_uri(), tmp_path, size=(width, 800)) as tab:
+        assert tab.ask("document.querySelectorAll('td:first-child code').length") > 100
+        assert tab.ask(broken) == []
+        assert tab.ask("document.documentElement.scrollWidth") == width

@@ -104,9 +104,12 @@ def test_adapo(adapo_run, checkpoints):
     done, folder = adapo_run
     steps = assert_everything_is_there(done, folder, "AdaPO")
     assert [entry["rewards/adapo/mean"] for entry in steps] == [-1.5, -1.5]  # 0→0 at P = 1: -1 - 0.5
-    # the last line names the page of the two steps, each of two groups of eight
-    groups = folder / "training.html"
-    assert done.stdout.splitlines()[-1] == f"Groups of training, with rewards and advantages: {groups}"
+    groups = folder / "training.html"  # of the two steps, each of two groups of eight
+    assert done.stdout.splitlines()[-3:] == [
+        f"Output: {folder}",
+        f"Report: {folder / 'report.html'}, {groups}",
+        f"Next:   mmreason evaluate miniature/adding --model {folder}",
+    ]
     assert len(page_of(groups).with_class("trajectory")) == 2 * 2 * 8
 
 

@@ -27,9 +27,11 @@ from trl_mmreason.scripts.single_stage import (
     AGAIN,
     LORA_TARGETS,
     DataArguments,
+    compared_rows,
     load_data,
     load_split,
     policy_path,
+    print_end,
     trainer_settings,
 )
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
@@ -208,10 +210,61 @@ def test_evaluation_during_training_is_on_the_questions_of_the_comparison(tmp_pa
             trainer_settings(args, adapo_config(tmp_path, **settings))
 
 
+def test_several_evaluation_sets_are_named_in_yaml_and_on_the_command_line(tmp_path):
+    """Each is its own for training's evaluations; the comparison has all of them, under their names."""
+    sets = {"easy": "miniature/counting", "hard": "miniature/adding"}
+    asked = ["--dataset_name", "miniature/adding", "--train_rows", "4", "--eval_rows", "2"]
+    (tmp_path / "own.yaml").write_text(f"eval_dataset_name: {sets}\n")
+    for given in (["--config", str(tmp_path / "own.yaml")], ["--eval_dataset_name", json.dumps(sets)]):
+        (data_args,) = ScriptParser((DataArguments,)).parse_args_and_config([*asked, *given])
+        assert (data_args.eval_dataset_name, data_args.eval_split) == (sets, "new_pictures")
+    _, loaded = load_data(data_args, seed=0)
+    assert {name: len(rows) for name, rows in loaded.items()} == {"easy": 2, "hard": 2}
+    config = adapo_config(tmp_path, eval_strategy="steps", eval_steps=1)
+    assert trainer_settings(ModelConfig(model_name_or_path="m"), config, loaded)["eval_dataset"] is loaded
+    rows = compared_rows(loaded)
+    assert rows["category"][:] == ["easy", "easy", "hard", "hard"]
+    assert [each.split("/")[0] for each in rows["id"]] == rows["category"][:]
+    assert rows["prompt"][2] == loaded["hard"]["prompt"][0]
+
+
+@pytest.mark.parametrize("sets", ['{"a/b": "x.jsonl"}', '{"easy": 3}', "{}", "{"])
+def test_evaluation_sets_that_are_none_are_refused(sets):
+    with pytest.raises(ValueError, match="^eval_dataset_name="):
+        DataArguments("x", eval_dataset_name=sets)
+
+
 def test_an_adapter_as_the_policy_is_refused(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
     with pytest.raises(WrongArgument, match=f"^model_name_or_path='{tmp_path}' holds an adapter of owner/base, expect"):
         trainer_settings(ModelConfig(model_name_or_path=str(tmp_path)), adapo_config(tmp_path))
+
+
+def test_a_run_ends_with_its_output_its_pages_and_the_next_command(tmp_path, capsys):
+    def said(dataset_name):
+        print_end(tmp_path, dataset_name)
+        return capsys.readouterr().out.replace(str(tmp_path), "RUN").splitlines()[1:]
+
+    assert said("my.jsonl") == [
+        "Output: RUN",
+        "Report: mmreason report RUN",
+        "Next:   mmreason evaluate mathvista --model RUN",
+    ]
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    (tmp_path / "report.html").touch()
+    assert said("miniature/adding") == [
+        "Output: RUN",
+        "Report: RUN/report.html",
+        "Next:   mmreason evaluate miniature/adding --model owner/base --adapter RUN",
+    ]
+    for stage in ("sft/model", "dpo/round-2/policy", "evaluation"):
+        (tmp_path / stage).mkdir(parents=True)
+    (tmp_path / "evaluation/compared.html").touch()
+    assert said("my.jsonl") == [
+        "Output: RUN/sft/model, RUN/dpo/round-2/policy",
+        "Report: RUN/report.html, RUN/evaluation/compared.html",
+        "Next:   mmreason evaluate mathvista --model MODEL",
+    ]
 
 
 @pytest.mark.parametrize("said", ["", "training stopped at step 2 of 3; nothing is saved since out/checkpoint-1"])

@@ -91,6 +91,64 @@ def test_an_evaluation_without_a_value_is_left_out_of_all_comparisons(evaluated,
     assert said.startswith("eval_share has no value at step 2: this evaluation is left out of the choice")
 
 
+def counted(trainer, values):
+    """The trainer, whose evaluations have these shares, one after the other."""
+    values, loop = iter(values), trainer.evaluation_loop
+
+    def measured(*args, **kwargs):
+        output = loop(*args, **kwargs)
+        output.metrics[f"{kwargs['metric_key_prefix']}_share"] = next(values)
+        return output
+
+    trainer.evaluation_loop = measured
+    return trainer
+
+
+STOPS = {"metric_for_best_model": "share", "early_stopping_patience": 2, "early_stopping_threshold": 0.1}
+
+
+def test_a_configuration_ends_training_early_also_when_it_is_resumed(evaluated, tmp_path, caplog):
+    """0.8 rises by more than 0.1, 0.85 and 0.9 do not: the fourth evaluation ends it, also when resumed."""
+    asked = {**STOPS, "max_steps": 6, "num_train_epochs": 4}
+    whole = counted(evaluated(**asked), [0.5, 0.8, 0.85, 0.9])
+    whole.train()
+    why = "at step 4 of 6: 2 evaluations without a better share than 0.85, of step 3"
+    assert whole.facts.stopped_early == why
+    assert f"ended early               {why}" in str(whole.facts)
+    assert [line for line in warnings_of(caplog) if "early" in line] == [f"Training ends early, {why}."]
+    assert whole.state.global_step == 4
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    resumed = counted(evaluated(**asked), [0.9])
+    resumed.train("auto")
+    assert resumed.state.global_step == 4
+    assert resumed.facts.stopped_early == why
+    patient = counted(evaluated(**{**asked, "early_stopping_patience": 9}), [0.9, 0.9])
+    patient.train("auto")
+    assert (patient.state.global_step, patient.facts.stopped_early) == (6, "")
+
+
+def test_early_stopping_looks_at_one_of_several_sets(evaluated):
+    """Steps 1, 2, 3 with easy and hard in turn: hard does not get better, and easy does not count."""
+    asked = {"metric_for_best_model": "eval_hard_share", "early_stopping_patience": 2}
+    trainer = counted(evaluated(sets=("easy", "hard"), **asked, max_steps=6), [0.1, 0.5, 0.2, 0.5, 0.3, 0.5])
+    trainer.train()
+    assert trainer.state.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"early_stopping_patience": 0}, "=0 with early_stopping_threshold=0.0, expected a patience of at least 1"),
+        ({"early_stopping_threshold": 0.1}, "=None with early_stopping_threshold=0.1, expected a patience"),
+        ({"early_stopping_patience": 2, "load_best_model_at_end": False}, "metric_for_best_model=None"),
+    ],
+)
+def test_early_stopping_without_what_it_needs_is_refused(evaluated, settings, message):
+    with pytest.raises(ValueError, match="early_stopping_patience") as refused:
+        evaluated(**settings)
+    assert message in str(refused.value)
+
+
 def test_a_best_checkpoint_that_is_gone_is_said_when_the_run_is_resumed(evaluated, tmp_path, caplog):
     settings = {"metric_for_best_model": "loss", "greater_is_better": True}  # the first is the best of a falling loss
     trainer = evaluated(**settings, max_steps=2)

@@ -40,6 +40,10 @@ def test_the_metrics_of_two_sets_have_names_of_their_own(name, tmp_path):
     assert {metric, "loss", "runtime"} <= easy & hard
     assert f"eval_{metric}" not in logged
     assert trainer.state.best_metric == logged[best]
+    telling = next(iter(trainer.telling_metrics), "loss")
+    names = [f"eval_easy_{telling}", f"eval_hard_{telling}"]
+    assert trainer.facts.evaluated == {each: logged[each] for each in names}
+    assert f"last evaluation           {names[0]} {logged[names[0]]:.4g}, {names[1]} " in str(trainer.facts)
     alone = trainer.evaluate(rows.select(range(1)))
     assert f"eval_{metric}" in alone
     assert not [key for key in alone if key.startswith("eval_easy")]

@@ -12,6 +12,7 @@ from ..compat.precision import settle_on_cpu
 from ..generation.engine import SamplingParams
 from ..training.config_values import refuse_impossible
 from ..training.documented import documented
+from ..training.early_stopping import EarlyStoppingArguments
 from ..training.sft import CompletionSFTConfig
 from ..training.vllm_config import RolloutConfig
 from .objective import PAIRINGS, select_pairs, trajectory_score
@@ -63,7 +64,7 @@ class ChainOfStepSFTConfig(CompletionSFTConfig):
 
 @documented
 @dataclass
-class ProcessRewardConfig(SFTConfig):
+class ProcessRewardConfig(EarlyStoppingArguments, SFTConfig):
     """`SFTConfig` for a process reward model (arXiv:2509.19003, section 3.4, Eq. 1; section 4.1, Table 7).
 
     The paper's batch has 128 chains: the product of processes, `per_device_train_batch_size` and

@@ -11,7 +11,7 @@ A source gets the share weight / Σ weights of the rows. As many rows are drawn 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
@@ -121,11 +121,30 @@ def mixed(
     drawn = [
         rows.select(_drawn(len(rows), counts[name], seed, place)) for place, (name, rows) in enumerate(datasets.items())
     ]
-    try:
-        together = concatenate_datasets(_alike(drawn))
-    except ValueError as error:
-        raise DataError(f"the sources {list(datasets)} have columns of different types: {error}") from error
+    together = _together(datasets, drawn)
     return together.select(np.random.default_rng([seed or 0, len(drawn)]).permutation(len(together)))
+
+
+def one_after_the_other(datasets: Mapping[str, Dataset]) -> Dataset:
+    """All rows of several sets, with the set's name as their category and before their ids.
+
+    Raises:
+        DataError: their columns do not go together.
+    """
+    parts = []
+    for name, rows in datasets.items():
+        columns = {"category": [name] * len(rows), "id": [f"{name}/{id_}" for id_ in rows["id"]]}
+        for column, values in columns.items():
+            rows = _with_column(rows, column, pa.array(values), Value("string"))
+        parts.append(rows)
+    return _together(datasets, parts)
+
+
+def _together(names: Iterable[str], parts: list[Dataset]) -> Dataset:
+    try:
+        return concatenate_datasets(_alike(parts))
+    except ValueError as error:
+        raise DataError(f"the sources {list(names)} have columns of different types: {error}") from error
 
 
 def _drawn(rows: int, count: int, seed: int | None, place: int) -> list[int]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -113,12 +115,15 @@ def _metrics(
     histories: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> Iterator[tuple[Metric, list[_Progress | None]]]:
     """Every logged metric, and its progress in each run; `None` for a run without it."""
-    for panel in all_panels():
+    names = dict.fromkeys(name for history in histories.values() for entry in history for name in entry)
+    evaluations = [name.removesuffix("runtime") for name in names if re.fullmatch(r"eval_(\w+_)?runtime", name)]
+    for begins, panel in product(["", *evaluations], all_panels()):
         for name, label in panel.series.items():
-            progress = [_progress(history, name) for history in histories.values()]
+            progress = [_progress(history, f"{begins}{name}") for history in histories.values()]
             known = [abs(value) for one in progress if one is not None for value in one]
             if known:
                 title = panel.title if len(panel.series) == 1 else f"{panel.title}: {label}"
+                title = f"{begins.removesuffix('_')}: {title}" if begins else title
                 yield Metric(title, panel.is_share, None if panel.is_share else _decimals(max(known))), progress
 
 

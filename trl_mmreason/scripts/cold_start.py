@@ -23,6 +23,7 @@ from ..generation.transformers_engine import TransformersEngine
 from ..jobs.answering import answer_in_memory
 from ..miniature.lessons import Lessons, demonstrations
 from ..miniature.tasks import make_problems, problems_dataset
+from ..training.log_lines import BarLines
 from ..training.preparation import prepare_loading, prepare_models
 from ..training.stop_at_accuracy import StopAtAccuracy
 
@@ -93,7 +94,7 @@ def greedy_accuracy(
     return sum(known) / len(known) if known else float("nan")
 
 
-class _LabelledProgress(ProgressCallback):
+class _LabelledProgress(BarLines):
     """A progress bar that says what it counts: it usually ends long before its last step."""
 
     def __init__(self, label: str) -> None:

@@ -25,7 +25,7 @@ from ..generation.transformers_engine import TransformersEngine
 from ..training.model_card import COMPARED, EVALUATIONS
 from ..training.rollout_engine import rollout_engine
 from .script_parser import command_line
-from .single_stage import DataArguments, publish, train_and_save
+from .single_stage import DataArguments, print_end, publish, train_and_save
 
 _AT_ONCE = 256  # questions for vLLM, which forms its own batches
 _SHOWN = 100  # completions in the page of training
@@ -56,7 +56,8 @@ def train_and_compare(
     """
     if protocol.turns != 2:
         raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
-    title = f"{trainer._name} on {data_args.eval_dataset_name} ({data_args.eval_split})"
+    sets = data_args.eval_dataset_name
+    title = f"{trainer._name} on {', '.join(sets) if isinstance(sets, dict) else sets} ({data_args.eval_split})"
     asking: dict[str, Any] = {"system_prompt": system_prompt, "about": {"title": title}, "training": asdict(data_args)}
     asking["grader"] = data_args.rules
     before = None if rows is None else _evaluate(trainer, rows, protocol, "before", **asking)
@@ -71,7 +72,8 @@ def train_and_compare(
         folder = Path(trainer.args.output_dir)
         if trainer.accelerator.is_main_process and tables_of(folder):
             write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
-            sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
+    if trainer.accelerator.is_main_process:
+        print_end(folder, data_args.dataset_name)
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
     return better
@@ -118,8 +120,8 @@ def _report(trainer: GRPOTrainer, before: Results, after: Results, metrics: Sequ
     write_whole(folder / COMPARED, f"{table}\n")  # for the model's card
     plot_curves(history, folder / "curves.png")
     evaluations = {stage: folder / EVALUATIONS / stage for stage in ("before", "after")}
-    report = write_evaluation_report(evaluations, folder / REPORT, log_history=history)
+    write_evaluation_report(evaluations, folder / REPORT, log_history=history)
     better = improves(changes["acc_t2"].before.interval, changes["acc_t2"].after.interval)
     verdict = "rose by more than the intervals" if better else "did not rise by more than the intervals"
-    sys.stdout.write(f"\n{table}\n\nacc@t2 {verdict}. Report: {report}\n")
+    sys.stdout.write(f"\n{table}\n\nacc@t2 {verdict}.\n")
     return better

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from argparse import Action, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -28,17 +28,28 @@ from .refusals import WrongArgument
 from .sections import StagedArguments, setting_faults, values_of, without_gpu
 
 _LIBRARIES = ("trl", "transformers", "builtins")
+_FIRST = ("columns", "image_root", "max_steps", "log_completions", "resume_from_checkpoint", "overwrite_output_dir")
+"""What `--help` shows beside what the recipes set."""
 
 
 class _Formatter(HelpFormatter, RawDescriptionHelpFormatter):
     """Formatter that shows defaults, and the script's docstring unchanged."""
 
 
+class _HelpAll(Action):
+    """Shows every argument, where `--help` shows those that matter first."""
+
+    def __call__(self, parser: ArgumentParser, *_: Any) -> None:
+        sys.stdout.write(ArgumentParser.format_help(parser))
+        parser.exit()
+
+
 class ScriptParser(TrlParser):
     """`TrlParser` for a method's example script.
 
-    `--help` shows the script's docstring, the arguments of each class of ours, the method's before the shared ones, and
-    then what is inherited from TRL and transformers. `--config` takes the name of a shipped recipe, too.
+    `--help` shows the script's docstring and the arguments that the method's `your_model.yaml` sets, in its order;
+    `--help-all` those of each class of ours, the method's before the shared ones, and then what is inherited from TRL
+    and transformers. `--config` takes the name of a shipped recipe, too.
 
     Args:
         dataclass_types: as for `TrlParser`; the method's own configuration after the data's.
@@ -70,6 +81,26 @@ class ScriptParser(TrlParser):
         self._recipes = recipes = configs(self.prog.split()[-1].removesuffix(".py"))
         if recipes:
             self.epilog = f"example: {self.prog} --config {recipes[0]} --seed 1\nrecipes: {', '.join(recipes)}"
+            self.add_argument(
+                "--help-all", action=_HelpAll, nargs=0, default=SUPPRESS, help="show every argument and exit"
+            )
+
+    def format_help(self) -> str:
+        """Format the help of the arguments that one sets first."""
+        if not self._recipes:
+            return super().format_help()
+        named = [name for name in self._recipes if name.endswith("/your_model.yaml")] or self._recipes
+        names = dict.fromkeys([*(key for name in named for key in read_config(name)), *_FIRST])
+        actions = {action.dest: action for action in reversed(self._actions)}  # not those of `--no_…`
+        shown = [actions[name] for name in (*names, "help", "help_all") if name in actions]
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, shown, [])
+        formatter.add_text(self.description)
+        formatter.start_section(f"arguments that {named[0]} sets, and a few more; --help-all shows {len(actions)}")
+        formatter.add_arguments(shown)
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
     def add_argument(self, *names: str, **settings: Any) -> Action:
         """Add an argument to the section of the class that declares it."""

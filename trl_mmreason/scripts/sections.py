@@ -40,6 +40,8 @@ class DataArguments:
             and their weights, or `miniature/<category>` for drawn problems.
         dataset_split: the split to train on.
         eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.
+            Several sets are a mapping of names to them, on the command line as JSON: training's evaluations log
+            `eval_NAME_…` for each, and the comparison has a line for each.
         eval_split: the split to compare on, by default `test`. For the miniature: `new_pictures`, the default there, or
             `heldout` for problems whose content does not occur in training either.
         columns: our column names → the source's, on the command line as JSON.
@@ -66,7 +68,7 @@ class DataArguments:
 
     dataset_name: str
     dataset_split: str = "train"
-    eval_dataset_name: str | None = None
+    eval_dataset_name: dict | str | None = None
     eval_split: str | None = None
     columns: dict | str | None = None
     image_root: str | None = None
@@ -121,11 +123,13 @@ class DataArguments:
             raise ValueError(f"{problem}.")
         if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
-        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
+        self.eval_dataset_name = parse_eval_sets(self.eval_dataset_name)
         self.system_prompt = read_system_prompt("system_prompt", self.system_prompt)
         self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
-            self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
+            sets = self.eval_dataset_name
+            sources = sets.values() if isinstance(sets, Mapping) else [str(sets)]
+            self.eval_split = "new_pictures" if all(each.startswith(MINIATURE) for each in sources) else "test"
         if isinstance(self.reward_funcs, str):
             self.reward_funcs = [self.reward_funcs]
         self.columns = parsed_columns(self.columns)
@@ -232,15 +236,28 @@ class StagedArguments(DataArguments):
             raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
 
 
-def parsed_columns(columns: Any) -> Any:
+def parsed_columns(columns: Any, name: str = "columns", expected: str = '{"prompt": "problem"}') -> Any:
     """Parse `columns` as the command line gives them, in JSON; those of a file are returned."""
     if not isinstance(columns, str):
         return columns
     try:
         return parse_unique(columns)
     except ValueError as error:
-        expected = '{"prompt": "problem"}'
-        raise ValueError(f"columns={columns!r} is not JSON ({error}); write it as '{expected}'.") from error
+        raise ValueError(f"{name}={columns!r} is not JSON ({error}); write it as '{expected}'.") from error
+
+
+def parse_eval_sets(given: Any) -> dict[str, str] | str | None:
+    """Parse `eval_dataset_name`: one source, a mapping of names to sources, or none."""
+    if isinstance(given, str) and not given.lstrip().startswith("{"):
+        return parse_optional_text("eval_dataset_name", given)
+    sets = parsed_columns(given, "eval_dataset_name", '{"easy": "easy.jsonl"}')
+    if sets is not None and not (
+        sets and all(re.fullmatch(r"\w+", str(name)) and isinstance(source, str) for name, source in sets.items())
+    ):
+        raise ValueError(
+            f"eval_dataset_name={given!r}, expected a source, or names of letters, digits and _ with a source each."
+        )
+    return sets
 
 
 def setting_faults(

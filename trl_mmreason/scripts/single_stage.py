@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -18,6 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from ..data.folders import adapter_base, check_model_folder, lock_folder
+from ..data.mixed_sources import one_after_the_other
 from ..data.row_loading import load_completions, load_rows
 from ..generation.transformers_engine import TransformersEngine
 from ..jobs.store import Store
@@ -34,8 +37,7 @@ from .cold_start import cold_start
 from .refusals import WrongArgument, exit_on_refusal, hub_errors, hub_fix, hub_text
 from .reward_files import load_rewards
 from .script_parser import ScriptParser, named_policy
-from .sections import DataArguments, parsed_columns
-from .system_prompts import parse_optional_text
+from .sections import DataArguments, parse_eval_sets, parsed_columns
 
 logger = logging.getLogger(__name__)
 
@@ -78,24 +80,35 @@ def prepare(
     """
     rewards = load_rewards(data_args.reward_funcs or [])
     claim_output_dir(data_args, training_args, model_args)
-    train_rows, eval_rows = load_data(data_args, training_args.seed)
+    train_rows, eval_sets = load_data(data_args, training_args.seed)
     settings = {
-        **trainer_settings(model_args, training_args, eval_rows),
+        **trainer_settings(model_args, training_args, eval_sets),
         "grader": data_args.grader(TransformersEngine),
         **({"reward_funcs": rewards} if rewards else {}),
     }
     policy = policy_path(data_args, model_args, training_args, lessons)
-    return {"model": policy, "args": training_args, "train_dataset": train_rows, **settings}, eval_rows
+    return {"model": policy, "args": training_args, "train_dataset": train_rows, **settings}, compared_rows(eval_sets)
 
 
-def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:
-    """Load the training rows and, if configured, the evaluation rows, before slow work."""
+def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, dict[str, Dataset] | Dataset | None]:
+    """Load the training rows and, if configured, the evaluation rows, of one set or several, before slow work."""
     train = load_split(arguments, arguments.dataset_name, arguments.dataset_split, arguments.train_rows, seed=seed)
     if arguments.eval_dataset_name is None:
         return train, None
-    name, split, prompt = arguments.eval_dataset_name, str(arguments.eval_split), arguments.eval_system_prompt
+    split, prompt = str(arguments.eval_split), arguments.eval_system_prompt
     compared = replace(arguments, system_prompt=prompt or arguments.system_prompt)
-    return train, load_split(compared, name, split, arguments.eval_rows, seed=seed + 1)
+    load = partial(load_split, compared, split=split, rows=arguments.eval_rows, seed=seed + 1)
+    return train, of_each_set(load, arguments.eval_dataset_name)
+
+
+def of_each_set(load: Callable[[str], Dataset], sets: dict[str, str] | str) -> dict[str, Dataset] | Dataset:
+    """Load one evaluation set, or each of several."""
+    return load(sets) if isinstance(sets, str) else {name: load(source) for name, source in sets.items()}
+
+
+def compared_rows(sets: dict[str, Dataset] | Dataset | None) -> Dataset | None:
+    """The rows that policies are compared on; those of several sets have the set's name as their category."""
+    return one_after_the_other(sets) if isinstance(sets, dict) else sets
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
@@ -151,7 +164,7 @@ def family_and_size(name: str) -> tuple[str, str]:
 
 
 def trainer_settings(
-    model_args: ModelConfig, training_args: GRPOConfig | SFTConfig, eval_rows: Dataset | None = None
+    model_args: ModelConfig, training_args: GRPOConfig | SFTConfig, eval_rows: dict | Dataset | None = None
 ) -> dict[str, Any]:
     """Trainer arguments from TRL's `ModelConfig`; fills in `training_args.model_init_kwargs`.
 
@@ -299,6 +312,26 @@ def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
         sys.stdout.write(f"Pushed to {commit.repo_url}\n")
 
 
+def print_end(folder: Path, dataset_name: str) -> None:
+    """Name what a finished run of one or several stages leaves: models, pages, and the command to run next.
+
+    Args:
+        folder: its output folder.
+        dataset_name: what it was trained on; a miniature is evaluated on the same problems.
+    """
+    models = [*sorted(folder.glob("*/model")), *sorted(folder.glob("*/round-*/policy"))] or [folder]
+    pages = [*sorted(folder.glob("*.html")), *sorted(folder.glob("*/*.html"))]
+    model, base = str(models[0]), adapter_base(str(models[0]))
+    policy = ["--model", model] if base is None else ["--model", base, "--adapter", model]
+    policy = ["--model", "MODEL"] if models[1:] else policy
+    benchmark = dataset_name if dataset_name.startswith(MINIATURE) else "mathvista"
+    sys.stdout.write(
+        f"\nOutput: {', '.join(map(str, models))}\n"
+        f"Report: {', '.join(map(str, pages)) or shlex.join(['mmreason', 'report', str(models[-1])])}\n"
+        f"Next:   {shlex.join(['mmreason', 'evaluate', benchmark, *policy])}\n"
+    )
+
+
 @documented
 @dataclass
 class CompletionArguments:
@@ -309,7 +342,7 @@ class CompletionArguments:
             conversations and the like, which `load_rows` reads as completions.
         dataset_split: the split to train on.
         eval_dataset_name: rows to measure the loss on, named likewise; `eval_strategy` and `eval_on_start` say when.
-            `None` leaves that out.
+            `None` leaves that out. Several sets are a mapping of names to them, on the command line as JSON.
         eval_split: the split to measure on; a file has only one.
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative image paths start from.
@@ -319,7 +352,7 @@ class CompletionArguments:
 
     dataset_name: str
     dataset_split: str = "train"
-    eval_dataset_name: str | None = None
+    eval_dataset_name: dict | str | None = None
     eval_split: str = "test"
     columns: dict | str | None = None
     image_root: str | None = None
@@ -327,7 +360,7 @@ class CompletionArguments:
 
     def __post_init__(self) -> None:
         self.columns = parsed_columns(self.columns)
-        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
+        self.eval_dataset_name = parse_eval_sets(self.eval_dataset_name)
 
 
 def train_on_completions(
@@ -341,7 +374,8 @@ def train_on_completions(
     reading: dict[str, Any] = {"columns": data_args.columns, "image_root": data_args.image_root}
     rows, eval_rows = load_completions(data_args.dataset_name, data_args.dataset_split, **reading), None
     if data_args.eval_dataset_name is not None:
-        eval_rows = load_completions(data_args.eval_dataset_name, data_args.eval_split, **reading)
+        load = partial(load_completions, split=data_args.eval_split, **reading)
+        eval_rows = of_each_set(load, data_args.eval_dataset_name)
     settings = trainer_settings(model_args, training_args, eval_rows)
     if eval_rows is not None and "eval_dataset" not in settings:
         raise WrongArgument(
@@ -351,6 +385,8 @@ def train_on_completions(
     policy = trainer(named_policy(model_args), args=training_args, train_dataset=rows, **settings)
     train_and_save(policy)
     publish(policy, data_args.dataset_name)
+    if policy.is_world_process_zero():
+        print_end(Path(training_args.output_dir), data_args.dataset_name)
 
 
 def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) -> None:

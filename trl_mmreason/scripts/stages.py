@@ -36,7 +36,7 @@ from ..miniature.tasks import Problem, make_problems
 from ..training.model_card import CARD, MINIATURE, add_results
 from .refusals import exit_on_refusal
 from .script_parser import ScriptParser
-from .single_stage import load_data, policy_path, train_once, trainer_settings
+from .single_stage import compared_rows, load_data, policy_path, print_end, train_once, trainer_settings
 
 _logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Pipeline:
 
     Attributes:
         train_rows, eval_rows: the questions; `eval_rows` is `None` without `eval_dataset_name`.
+        eval_sets: `eval_rows`, by the names of their sets if there are several.
     """
 
     def __init__(self, args: Any, model_args: ModelConfig) -> None:
@@ -60,7 +61,8 @@ class Pipeline:
             args.vllm = {}
         self.args, self.model_args, self.folder = args, model_args, args.folder
         self.seed = args.common.get("seed", 42)
-        self.train_rows, self.eval_rows = load_data(args, self.seed)
+        self.train_rows, self.eval_sets = load_data(args, self.seed)
+        self.eval_rows = compared_rows(self.eval_sets)
         self._vllm: VLLMProcess | None = None
 
     @classmethod
@@ -77,6 +79,8 @@ class Pipeline:
             self.do(stage)
         if self.eval_rows is not None:
             self.measure()
+        if PartialState().is_main_process:
+            print_end(self.folder, self.args.dataset_name)
 
     def do(self, stage: str) -> None:
         """Run a stage unless it is finished; refuse one that was started with other settings."""
@@ -138,10 +142,10 @@ class Pipeline:
         """Make a trainer of this policy; `settings` override those of `ModelConfig`.
 
         It has no adapter if its configuration is one of the arguments' `WHOLE`.
-        Reinforcement that evaluates during training does so on `eval_rows`; supervised training needs `eval_dataset`.
+        Reinforcement that evaluates during training does so on `eval_sets`; supervised training needs `eval_dataset`.
         """
         self._end_vllm()
-        questions, configs = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None, self.args.configs()
+        questions, configs = self.eval_sets if issubclass(trainer_class, GRPOTrainer) else None, self.args.configs()
         whole = {"peft_config": None} if any(type(config) is configs[each] for each in self.args.WHOLE) else {}
         usual = trainer_settings(self.model_args, config, settings.get("eval_dataset") or questions)
         settings = {**usual, **whole, **settings}

@@ -12,6 +12,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
 from transformers.optimization import GreedyLR
 
 from ..compat.replaced import replaced
+from .early_stopping import early_stopping
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,13 @@ class BestModelMixin(Trainer):
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         args = next((each for each in (*positional, *named.values()) if isinstance(each, TrainingArguments)), None)
+        stop = None
         if args is not None:
             check_metric(type(self).__name__, args, named.get("eval_dataset"), self.telling_metrics)
+            stop = early_stopping(type(self).__name__, args)
         super().__init__(*positional, **named)
+        if stop is not None:
+            self.add_callback(stop)
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> dict[str, float]:
         chosen = self.args.metric_for_best_model

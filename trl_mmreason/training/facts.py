@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Sized
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,8 @@ from transformers.trainer_utils import TrainOutput
 
 from ..compat.sharding import local_part
 from ..data.folders import write_whole
+from .early_stopping import EarlyStopping
+from .log_lines import log_in_lines
 from .model_card import FACTS_FILE
 from .model_checks import check_scores, check_trainable, is_float32, is_placed_later
 from .resuming import newest_checkpoint
@@ -68,6 +71,8 @@ class RunFacts:
             without, before training; `None` if none was scored.
         engine_differences: number of images → between vLLM and the model itself, on the first row with so many; see
             `compare_with_vllm`.
+        evaluated: metric that says how good the policy is, of each evaluation set → its last value.
+        stopped_early: why early stopping ended training; "" if it did not.
     """
 
     weights: int = 0
@@ -89,6 +94,8 @@ class RunFacts:
     max_difference: float = 0.0
     start_difference: float | None = None
     engine_differences: dict[int, float] = field(default_factory=dict)
+    evaluated: dict[str, float] = field(default_factory=dict)
+    stopped_early: str = ""
 
     def __str__(self) -> str:
         lines = {
@@ -96,6 +103,10 @@ class RunFacts:
             "tensors changed": f"{self.changed} of {self.tensors}",
             "updates": f"{self.updates}" + f", {self.skipped} skipped (gradients not finite)" * bool(self.skipped),
         }
+        if self.evaluated:
+            lines["last evaluation"] = ", ".join(f"{name} {value:.4g}" for name, value in self.evaluated.items())
+        if self.stopped_early:
+            lines["ended early"] = self.stopped_early
         if self.start_difference is not None:
             lines["model / training pass"] = f"log-probabilities differ by {self.start_difference:.1e} at most"
         if nats := self.engine_differences:
@@ -134,6 +145,7 @@ class RunFactsMixin(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.facts = RunFacts()
         super().__init__(*args, **kwargs)
+        log_in_lines(self)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as TRL does; then print the facts of the run, and write them into `facts.json` in the output folder.
@@ -366,6 +378,11 @@ class _Observer(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, facts = self._trainer, self._trainer.facts
         check_finite(trainer)
+        telling = next(iter(getattr(trainer, "telling_metrics", ())), "loss")
+        logged = (item for entry in state.log_history for item in entry.items())
+        facts.evaluated = {name: value for name, value in logged if re.fullmatch(rf"eval_(\w+_)?{telling}", name)}
+        stops = (each for each in trainer.callback_handler.callbacks if isinstance(each, EarlyStopping))
+        facts.stopped_early = next((each.reason for each in stops), "")
         accelerator, model = trainer.accelerator, trainer.accelerator.unwrap_model(trainer.model)
         after = _digests(model)
         here = torch.tensor([float(after[name] != digest) for name, digest in self._before.items()])

@@ -29,6 +29,7 @@ from .construction import (
     without_image_columns,
 )
 from .documented import documented
+from .early_stopping import EarlyStoppingArguments
 from .facts import RunFactsMixin
 from .length_batching import Layout, LengthBatchingMixin
 from .preparation import prepare_loading, prepare_models
@@ -37,7 +38,7 @@ from .processor_checks import check_template, warn_of_other_prompts
 
 @documented
 @dataclass
-class CompletionSFTConfig(SFTConfig):
+class CompletionSFTConfig(EarlyStoppingArguments, SFTConfig):
     """`SFTConfig` for whole rows: the loss covers the assistant's text and nothing else.
 
     Attributes:

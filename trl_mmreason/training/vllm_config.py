@@ -11,6 +11,7 @@ from ..compat.precision import settle_on_cpu
 from ..functional import SEQUENCE_NORMALISED_LOSSES, TOKEN_NORMALISED_LOSSES
 from .config_values import refuse_impossible
 from .documented import documented
+from .early_stopping import EarlyStoppingArguments
 
 DTYPES = ("float32", "bfloat16", "float16")
 _CHOICES: dict[str, set[Any]] = {  # which TRL looks at in the first step
@@ -22,7 +23,7 @@ _CHOICES: dict[str, set[Any]] = {  # which TRL looks at in the first step
 
 @documented
 @dataclass
-class RolloutConfig(GRPOConfig):
+class RolloutConfig(EarlyStoppingArguments, GRPOConfig):
     """`GRPOConfig` with defaults from the papers' equations, a bound of prompts, and the dtype of a colocated vLLM.
 
     Attributes:

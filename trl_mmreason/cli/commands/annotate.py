@@ -55,4 +55,9 @@ def run(arguments: Namespace) -> None:
             annotated = annotate_by_judge(chains.rows, judge, store, **asking)
         return annotated._replace(dropped={**chains.dropped, **annotated.dropped})
 
-    options.run_pipeline(arguments, annotate, system_prompt=system_prompt)
+    options.run_pipeline(
+        arguments,
+        annotate,
+        "train chain_of_step --config chain_of_step/your_model.yaml --label_dataset",
+        system_prompt=system_prompt,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -155,12 +156,15 @@ def sampling_settings(arguments: Namespace) -> dict[str, Any]:
     }
 
 
-def run_pipeline(arguments: Namespace, pipeline: Callable[..., Any], *, system_prompt: str | None = None) -> None:
+def run_pipeline(
+    arguments: Namespace, pipeline: Callable[..., Any], then: str, *, system_prompt: str | None = None
+) -> None:
     """Load the rows, run the pipeline, write its rows and print its summary.
 
     Args:
         arguments: as `add_arguments` declares them.
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
+        then: what `mmreason` does with its rows, up to their file's name.
         system_prompt: put before every question.
     """
     from ...data.row_loading import load_rows
@@ -185,7 +189,8 @@ def run_pipeline(arguments: Namespace, pipeline: Callable[..., Any], *, system_p
         raise WrongArgument(f"no row was made; OUTPUT is not written\n{result}")
     with atomic_path(arguments.output) as unfinished:
         result.rows.to_parquet(unfinished)
-    print(f"{result}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+    next_command = f"Next: mmreason {then} {shlex.quote(arguments.output)}"
+    print(f"{result}\n{arguments.output}\n{next_command}")  # noqa: T201 - what the command is asked for
 
 
 def is_main_process() -> bool:

@@ -57,4 +57,9 @@ def run(arguments: Namespace) -> None:
         return difficulty_filter(rows, policy, store, **bounds, **settings)
 
     # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.
-    options.run_pipeline(arguments, prefilter, system_prompt=None if is_srpo else system_prompt)
+    options.run_pipeline(
+        arguments,
+        prefilter,
+        f"new {'srpo' if is_srpo else 'adapo'} --model MODEL --data",
+        system_prompt=None if is_srpo else system_prompt,
+    )

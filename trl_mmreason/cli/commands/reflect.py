@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> None:
         making, scorer = ReflectionMaking(**fields, **drawn), options.load_engine(arguments, "scorer")
         return make_reflections(rows, policy, teacher, store, making, scorer=scorer, **settings)
 
-    options.run_pipeline(arguments, reflect)
+    options.run_pipeline(arguments, reflect, "new reflection_sft --model MODEL --data")
 
 
 def making_settings(arguments: Namespace) -> dict[str, Any]:

@@ -33,4 +33,9 @@ def run(arguments: Namespace) -> None:
         followup = arguments.followup or EVALUATION_PROMPT
         return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
 
-    options.run_pipeline(arguments, revise, system_prompt=options.system_prompt(arguments))
+    options.run_pipeline(
+        arguments,
+        revise,
+        "train sft --config sft/qwen2_5_vl_7b_star.yaml --dataset_name",
+        system_prompt=options.system_prompt(arguments),
+    )

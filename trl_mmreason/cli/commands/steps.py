@@ -40,4 +40,9 @@ def run(arguments: Namespace) -> None:
         teacher = options.load_engine(arguments, "teacher")
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
-    options.run_pipeline(arguments, write, system_prompt=options.system_prompt(arguments))
+    options.run_pipeline(
+        arguments,
+        write,
+        "train chain_of_step --config chain_of_step/your_model.yaml --step_dataset",
+        system_prompt=options.system_prompt(arguments),
+    )

@@ -29,8 +29,8 @@ def add(command: argparse.ArgumentParser) -> None:
     methods = "\n".join(f"  {name:15} {text}" for name, text in SCRIPTS.items())
     command.description = f"{command.description}\n\n{methods}"
     command.epilog = f"""\
-mmreason train METHOD --help shows the arguments of a method. --config takes a file of your own, or the name of one of
-the recipes in {ROOT / "configs"}
+mmreason train METHOD --help shows the arguments of a method that one sets first, --help-all all of them.
+--config takes a file of your own, or the name of one of the recipes in {ROOT / "configs"}
 such as adapo/miniature.yaml; copy METHOD/your_model.yaml for your own model and data.
 
 examples:

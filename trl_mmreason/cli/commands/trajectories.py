@@ -77,7 +77,7 @@ def run(arguments: Namespace) -> None:
             **settings,
         )
 
-    options.run_pipeline(arguments, sample)
+    options.run_pipeline(arguments, sample, "train sophia --config sophia/your_model.yaml --trajectory_dataset")
 
 
 def selection_settings(arguments: Namespace) -> dict[str, Any]:
