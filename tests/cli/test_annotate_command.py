@@ -9,6 +9,8 @@ from trl_mmreason.chain_of_step.template import ANSWER_END, ANSWER_START, REASON
 from trl_mmreason.cli.main import main
 from trl_mmreason.data.row_sources import read_completions
 
+NEXT = "Next: mmreason train chain_of_step --config chain_of_step/your_model.yaml --label_dataset"
+
 STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice.")]
 # What the policy says, however often it is asked; the right answer is always 7.
 PATHS = {"cats": render_chain(Chain(STEPS, "7")), "dogs": render_chain(Chain(STEPS, "8")), "owls": "I do not know."}
@@ -53,7 +55,7 @@ def test_by_monte_carlo(questions, tmp_path, capsys):
         main(command)
         said = capsys.readouterr().out
         main(command)
-        assert capsys.readouterr().out == said == f"{KEPT}{DROPPED}{output}\n"
+        assert capsys.readouterr().out == said == f"{KEPT}{DROPPED}{output}\n{NEXT} {output}\n"
         asked = 3 * 2 + 2 * 2 * 4  # two paths a question, two steps a chain with four continuations; and nothing twice
         assert len(server.bodies) == asked
         hard = tmp_path / "hard.parquet"
@@ -79,7 +81,7 @@ def test_by_a_judge(questions, tmp_path, capsys):
     with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "judge", "--openai-only", "--system-prompt", "In steps.")
         main(command)
-    assert capsys.readouterr().out == f"{KEPT}{DROPPED}{output}\n"
+    assert capsys.readouterr().out == f"{KEPT}{DROPPED}{output}\n{NEXT} {output}\n"
     judged = [body for body in server.bodies if body["model"] == "judge"]
     assert len(judged) == 2 * 2
     assert judged[0]["messages"][0] == {"role": "system", "content": JUDGE_PROMPT}

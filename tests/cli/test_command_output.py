@@ -26,10 +26,10 @@ def test_what_fails_while_it_is_written_leaves_the_old_file_whole(tmp_path):
     parser = argparse.ArgumentParser()
     options.add_arguments(parser)
     arguments = parser.parse_args([questions, str(output), "--model", "policy"])
-    options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=rows))
+    options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=rows), "train")
     old = output.read_bytes()
     assert rows_of(output)["id"][:] == ["one", "two"]
 
     with pytest.raises(OSError, match="No space left"):
-        options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()))
+        options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()), "train")
     assert output.read_bytes() == old

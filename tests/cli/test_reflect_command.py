@@ -8,6 +8,8 @@ from commands import rows_of, write_questions
 
 from trl_mmreason.cli.main import main
 
+NEXT = "Next: mmreason new reflection_sft --model MODEL --data"
+
 # The stub repeats what it is asked, so these questions bring their solutions along; the right answer is always 7.
 SOLUTIONS = ["<think>3 and 4</think><answer>7</answer>", "<think>3, 4?</think><answer>8</answer>", "I do not know."]
 QUESTIONS = {str(index): solution for index, solution in enumerate(SOLUTIONS)}
@@ -45,7 +47,7 @@ def test_reflect(questions, tmp_path, capsys):
         asked = [(body["model"], body["messages"][0]["role"]) for body in server.bodies]
         main(arguments(questions, output, server.url))
         assert len(server.bodies) == len(asked)  # all is there already
-    assert said == f"kept 2 of 3 answers\ndropped 1: answer: no <think>, or an empty one\n{output}\n"
+    assert said == f"kept 2 of 3 answers\ndropped 1: answer: no <think>, or an empty one\n{output}\n{NEXT} {output}\n"
     assert capsys.readouterr().out == said
     # 3 solutions, 2 of which are rated; the teacher's first reply about one of them is malformed
     assert sorted(asked) == [("policy", "system")] * 3 + [("scorer", "user")] * 2 + [("teacher", "system")] * 3

@@ -8,6 +8,8 @@ from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.cli.main import main
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
+NEXT = "Next: mmreason train sft --config sft/qwen2_5_vl_7b_star.yaml --dataset_name"
+
 # Each question says what is answered in turn; the right answer is always 7.
 QUESTIONS = {"fixed": "8 7 7", "fixed late": "8 9 7", "right": "7 7 7", "never": "8 9 8"}
 
@@ -40,7 +42,8 @@ def test_revise(questions, tmp_path, capsys):
         assert len(server.bodies) == 3 * len(QUESTIONS)  # all is there already
     assert capsys.readouterr().out == said
     assert said == (
-        f"kept 2 of 4 trajectories\ndropped 1: never wrong before right\ndropped 1: never right\n{output}\n"
+        f"kept 2 of 4 trajectories\ndropped 1: never wrong before right\ndropped 1: never right\n"
+        f"{output}\n{NEXT} {output}\n"
     )
     rows = {row["id"]: row for row in rows_of(output)}
     assert {id_: row["completion"] for id_, row in rows.items()} == {

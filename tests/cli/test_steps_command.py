@@ -8,6 +8,8 @@ from trl_mmreason.chain_of_step.prompts import STEP_DATA_PROMPT, step_data_promp
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.cli.main import main
 
+NEXT = "Next: mmreason train chain_of_step --config chain_of_step/your_model.yaml --step_dataset"
+
 STEPS = [Step("Look", "There are 3 and 4.", "Plain.")] * 4 + [Step("Add", "3+4=7", "Twice.")]
 ANSWERS = {"cats": "7", "dogs": "8", "owls": "7"}  # the teacher's; the right one is always 7
 QUESTIONS = {name: f"How many {name}?" for name in ANSWERS}
@@ -42,7 +44,7 @@ def test_steps(questions, tmp_path, capsys):
         asked = len(server.bodies)
         main(command)
         assert len(server.bodies) == asked == 1 + 3 + 2  # all is there already
-    assert said == f"kept 2 of 3 questions\n{MALFORMED}\n{output}\n"
+    assert said == f"kept 2 of 3 questions\n{MALFORMED}\n{output}\n{NEXT} {output}\n"
     assert capsys.readouterr().out == said
     for body in server.bodies:
         assert [message["role"] for message in body["messages"]] == ["system", "user"]

@@ -12,6 +12,8 @@ from trl_mmreason.cli.commands.trajectories import _RULES
 from trl_mmreason.cli.main import main
 from trl_mmreason.sophia.objective import RULES
 
+NEXT = "Next: mmreason train sophia --config sophia/your_model.yaml --trajectory_dataset"
+
 QUESTIONS = {"id 0": "How many cats?", "id 1": "How many dogs?"}
 TALLY = """\
 kept 2 of 2 questions
@@ -54,7 +56,7 @@ def test_trajectories_and_other_selections_of_the_same(questions, checkpoints, t
             main(arguments(questions, output, server.url))
         asked = [body["model"] for body in server.bodies]
         main(arguments(questions, output, server.url, "--tokenizer", checkpoints("qwen2_5_vl")))
-        assert capsys.readouterr().out == f"{TALLY}{output}\n"
+        assert capsys.readouterr().out == f"{TALLY}{output}\n{NEXT} {output}\n"
         rows = rows_of(output)
         rest = ["--rule", "random", "--keep", "2", "--unselected", "--thinking-prompt", "null"]
         main(arguments(questions, tmp_path / "rest.parquet", server.url, *rest, "--store", f"{output}.sqlite"))

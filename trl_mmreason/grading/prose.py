@@ -74,6 +74,7 @@ _BOUND = re.compile(
     re.I,
 )
 _COMPARED = re.compile(rf"\s+{_COMPARATIVE}\b[^.]*\bthan\b", re.I)
+_FORMULA = re.compile(r"(?:\\[a-z]+|[\w^*/+−-][({]|[)}])\s?\Z")  # that begins before what is read as a value
 _HOW_MUCH = re.compile(r"\b(?:how (?:much|many) (?:more|less|fewer|\w+er)|difference)\b", re.I)
 
 _LETTERS = r"(?:[A-J](?:,\s?|,?\sand\s|\s?和\s?))*[A-J]"
@@ -230,4 +231,6 @@ def _stated(sentence: str, question: str | None) -> str | None:
         if stated >= 0 or "=" in value.text:
             ranked.append((start, direct, value.start if direct else -value.start, value))
     best = max(ranked)[-1] if ranked else found
+    if best and ("≈" in best.text or _FORMULA.search(sentence, 0, best.start)):
+        return without_dressing(re.split(r"[=≈]", best.text)[-1])
     return best and without_dressing(best.text)
