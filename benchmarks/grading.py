@@ -259,8 +259,8 @@ def labelled(*, cap: float = 10.0, of: str = "labelled") -> Result:
 
     Args:
         cap: seconds after which another grader is killed.
-        of: the labelled set that the rules were written with, or "view", "stop", "sealed" or "outside", by origin
-            (tests/grading/test_origins.py).
+        of: the labelled set that the rules were written with, or "view", "stop", "sealed", "outside" or "unseen", by
+            origin (tests/grading/test_origins.py).
     """
     file = ROOT / "tests/grading" / (f"{of}.jsonl" if of == "labelled" else f"origins/{of}.jsonl")
     cases = [json.loads(line) for line in file.open(encoding="utf-8")]
