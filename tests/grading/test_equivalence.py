@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from trl_mmreason.grading import Grader
+from trl_mmreason.grading import Grader, equivalent
 from trl_mmreason.grading.decide import gold_problem
 from trl_mmreason.grading.equivalence import same_answer
 from trl_mmreason.grading.notation import Refused
@@ -1011,3 +1011,9 @@ def test_kinds_that_a_blind_set_found(answer, gold, right):
 )
 def test_names_ranges_and_constants_written_otherwise(answer, gold, right):
     assert same_answer(answer, gold) is right
+
+
+@pytest.mark.parametrize("text", ["五五分之一", "三分之二二二", "一十十分之九"])
+def test_numerals_that_are_no_number_are_no_fraction(text):
+    assert not equivalent(text, "1/5")
+    assert equivalent(text, text)

@@ -138,3 +138,8 @@ CONCLUDED = [
 @pytest.mark.parametrize(("text", "answer"), CONCLUDED)
 def test_a_conclusion_declares_what_it_ends_in(text, answer):
     assert extract_answer(text) == answer
+
+
+def test_a_box_is_the_answer_however_long_it_is():
+    assert prose_answer(r"\boxed{x = 2, y = -3}") == "x = 2, y = -3"
+    assert prose_answer(r"So \boxed 42. There are 7 dots.") == "42"

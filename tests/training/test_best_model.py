@@ -108,11 +108,11 @@ STOPS = {"metric_for_best_model": "share", "early_stopping_patience": 2, "early_
 
 
 def test_a_configuration_ends_training_early_also_when_it_is_resumed(evaluated, tmp_path, caplog):
-    """0.8 rises by more than 0.1, 0.85 and 0.9 do not: the fourth evaluation ends it, also when resumed."""
+    """0.8 is better than its best before by more than 0.1, 0.85 and 0.9 are not: the fourth evaluation ends it."""
     asked = {**STOPS, "max_steps": 6, "num_train_epochs": 4}
     whole = counted(evaluated(**asked), [0.5, 0.8, 0.85, 0.9])
     whole.train()
-    why = "at step 4 of 6: 2 evaluations without a better share than 0.85, of step 3"
+    why = "at step 4 of 6: 2 evaluations in a row in which share was not better by more than 0.1 than its best before"
     assert whole.facts.stopped_early == why
     assert f"ended early               {why}" in str(whole.facts)
     assert [line for line in warnings_of(caplog) if "early" in line] == [f"Training ends early, {why}."]

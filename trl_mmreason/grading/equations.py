@@ -184,7 +184,10 @@ _DIRECTED = re.compile(
 
 
 def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
-    """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one, or the answer."""
+    """Compare amounts with a direction: `5 m/s, east`, `20% increase`; `None` unless both have one.
+
+    A change with a direction in words is as large as a gold without one: `increased by 8%` for `8%`.
+    """
     left, right = _DIRECTED.fullmatch(answer), _DIRECTED.fullmatch(gold)
     if left and not right and left["by"]:
         return same(left["by"], gold)

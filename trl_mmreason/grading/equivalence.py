@@ -348,8 +348,10 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
 
 def _fraction(part: re.Match[str]) -> str:
     """Write `two thirds` and 三分之二 as 2/3."""
-    first, second = (part[1].lower(), FRACTIONS[part[2].lower()]) if part[1] else (part[4], NUMBER_WORDS[part[3]])
-    return f"{NUMBER_WORDS[first]}/{second}"
+    if part[1]:
+        return f"{NUMBER_WORDS[part[1].lower()]}/{FRACTIONS[part[2].lower()]}"
+    above, below = NUMBER_WORDS.get(part[4]), NUMBER_WORDS.get(part[3])
+    return f"{above}/{below}" if above and below else part[0]
 
 
 def unit_of_number(text: str) -> MeasurementUnit | None:

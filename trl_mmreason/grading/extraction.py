@@ -129,6 +129,8 @@ def prose_answer(
         True
     """
     declared, spoken = extract_answer(text), without_thinking(text) or ""
+    if find_spans(_BARE_BOX.sub(r"\1{\2}", spoken)).filled:
+        return declared
     length = len(re.findall(r"[\u4e00-\u9fff]{2}|[^\s\u4e00-\u9fff]+", declared or ""))
     is_a_sentence = length > 2 and declared == without_dressing(spoken)
     if declared is not None and not is_a_sentence and length <= _LONGEST_ANSWER:
