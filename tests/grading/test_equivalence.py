@@ -1017,3 +1017,9 @@ def test_names_ranges_and_constants_written_otherwise(answer, gold, right):
 def test_numerals_that_are_no_number_are_no_fraction(text):
     assert not equivalent(text, "1/5")
     assert equivalent(text, text)
+
+
+def test_a_change_is_as_large_as_a_gold_that_has_no_direction():
+    assert equivalent("decreased by 8%", "8%")
+    assert not equivalent("decreased by 8%", "9%")
+    assert not equivalent("increased by 8%", "decreased by 8%")

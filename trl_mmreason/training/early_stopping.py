@@ -47,10 +47,10 @@ class EarlyStopping(EarlyStoppingCallback):
         super().on_evaluate(args, state, control, **kwargs)
         if self.reason or self.early_stopping_patience_counter < self.early_stopping_patience:
             return
-        better = f"better by more than {self.early_stopping_threshold:g}" if self.early_stopping_threshold else "better"
+        more = f" by more than {self.early_stopping_threshold:g}" if self.early_stopping_threshold else ""
         self.reason = (
-            f"at step {state.global_step} of {state.max_steps}: {self.early_stopping_patience_counter} evaluations in a "
-            f"row in which {args.metric_for_best_model} was not {better} than its best before"
+            f"at step {state.global_step} of {state.max_steps}: {self.early_stopping_patience_counter} evaluations "
+            f"in a row in which {args.metric_for_best_model} was not better{more} than its best before"
         )
         if state.is_world_process_zero:
             logger.warning(f"Training ends early, {self.reason}.")
