@@ -1023,3 +1023,51 @@ def test_a_change_is_as_large_as_a_gold_that_has_no_direction():
     assert equivalent("decreased by 8%", "8%")
     assert not equivalent("decreased by 8%", "9%")
     assert not equivalent("increased by 8%", "decreased by 8%")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        (r"22.5^\circ", r"22^\circ 30'", True),
+        (r"22.3^\circ", r"22^\circ 30'", False),
+        (r"7{:}50\text{ A.M.}", "7:50 A.M.", True),
+        (r"100 \bmod 7 = 2", "2", True),
+        (r"100 \bmod 7 = 3", "3", False),
+        (r"x \text{ is greater than } -1 \text{ and less than } 3", "(-1,3)", True),
+        (r"x \text{ is greater than or equal to } -1 \text{ and less than } 3", "(-1,3)", False),
+        ("all real numbers except 2 and -2", r"(-\infty,-2)\cup(-2,2)\cup(2,\infty)", True),
+        (r"\{x : x = 1 \text{ or } x = 2\}", "1, 2", True),
+        ("seven sixteenths", "7/16", True),
+        ("minus four", "-4", True),
+        ("minus four", "4", False),
+        ("Na^+", "Na+", True),
+        ("India (1.4 billion)", "India", True),
+        ("China (1.4 billion)", "India", False),
+        ("iron (Fe)", "Iron", True),
+        ("mean: 7, median: 6.5, mode: 5", "7, 6.5, 5", True),
+        ("mean: 6.5, median: 7, mode: 5", "7, 6.5, 5", False),
+        (r"4.7\,\text{k}\Omega", r"4700 \Omega", True),
+        (r"180^\circ - 35^\circ - 90^\circ", r"55^\circ", True),
+        ("SW", "southwest", True),
+        ("counter-clockwise", "anticlockwise", True),
+        ("2 to 5", r"\frac{2}{5}", True),
+        ("3 and a half", "3.5", True),
+    ],
+)
+def test_kinds_that_later_outsiders_found(answer, gold, right):
+    assert same_answer(answer, gold) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "question", "right"),
+    [
+        ("12.247", "12.25", "Find AB. Round to the nearest hundredth.", True),
+        ("12.247", "12.25", "Find AB.", False),
+        ("12.24", "12.25", "Find AB. Round to the nearest hundredth.", False),
+        ("-1, 2", "2, -1", "Find the slope and the intercept, in that order.", False),
+        ("2, -1", "2, -1", "Find the slope and the intercept, in that order.", True),
+        ("-1, 2", "2, -1", "Find all roots.", True),
+    ],
+)
+def test_a_question_may_ask_for_a_rounded_number_or_an_order(answer, gold, question, right):
+    assert same_answer(answer, gold, question=question) is right

@@ -378,6 +378,20 @@ def test_an_answer_that_stands_is_found(text):
     assert extract_answer(text) == "24"
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<|begin_of_box|>B<|end_of_box|>", "B"),
+        ('{"reasoning": "12 and 20", "final_answer": "8"}', "8"),
+        ("Final answers:\n(1) BC = 5\n(2) Area = 30", "(1) BC = 5; (2) Area = 30"),
+        ("**Answer:** She spent $9.24.", "$9.24"),
+        (r"\boxed{B} Actually, B fails for x = 0. The correct option is D.", "D"),
+    ],
+)
+def test_answers_of_some_models(text, answer):
+    assert extract_answer(text) == answer
+
+
 def test_a_minus_sign_is_no_bullet():
     assert extract_answer("The final answer is:\n\n-24") == extract_answer("The answer is -24") == "-24"
 
@@ -401,7 +415,8 @@ def test_a_line_or_a_line_for_each_part_is_an_answer(text, answer):
         ("所以∠C=40°。", "∠C=40°"),
         ("So the result is negative fifteen, i.e. **-15**", "-15"),
         ("The area is πd²/4 = 25π/4 ≈ 19.63. So the exact area is **25π/4**.", "25π/4"),
-        ("Therefore, x equals 7/2.", "7/2"),
+        ("Therefore, x equals 7/2.", "x = 7/2"),
+        ("So x is at least 7.", "x >= 7"),
         ("So the total is $1,200.", "$1,200"),
         ("There are four divisions of 0.5 m each. Hence λ = 2 m.", "λ = 2 m"),
         (r"It must be negative. So the charge is $-8\times10^{-9}$ C.", r"-8\times10^{-9} C"),
@@ -421,7 +436,6 @@ def test_the_last_sentence_or_clause_may_conclude_a_value(text, answer):
         "So x equals 7. Hmm, no: it is 8 by the second equation.",
         "So far, the total is 7.",
         "So x is not 7.",
-        "So x is at least 7.",
         "So there are 3 more than before.",
         "Thus there are 7 or 8 of them.",
         "Thus the length is 5 cm longer than before.",

@@ -114,6 +114,23 @@ OF_A_KIND = [
         True,
     ),
     ("The animal on the left is not a dog but a cat.", "C", {"A": "dog", "B": "bird", "C": "cat"}, None, True),
+    (
+        "The biggest ball is yellow and the smallest one is brown.",
+        "yellow",
+        None,
+        "What colour is the biggest ball?",
+        True,
+    ),
+    (
+        "The biggest ball is yellow and the smallest one is brown.",
+        "brown",
+        None,
+        "What colour is the biggest ball?",
+        False,
+    ),
+    ("There are seven plates, and five cups stand below.", "5", None, "How many cups are there?", True),
+    ("It takes 2.5 hours at a speed of 60 km/h.", "60", None, "What is the speed in km/h?", True),
+    ("That rules out option D.", "D", dict.fromkeys("ABCD", ""), None, False),
     ("It rained 17 mm more in April than in March.", "17", None, "How much more did it rain in April?", True),
     ("It rained 17 mm more in April than in March.", "17", None, "How much did it rain in April?", False),
 ]
@@ -130,6 +147,21 @@ CONCLUDED = [
     ("So the three angles are 40°, 60° and 80°.", "40°, 60° and 80°"),
     ("So the arrow points to the north-east.", "the north-east"),
     ("So the population decreased by 8%.", "decreased by 8%"),
+    ("So the price fell by 15%.", "15%"),
+    ("So, 53% of the commuters use the bus.", "53%"),
+    ("Thus the fish is 4 cm longer than the shrimp.", None),
+    ("The side is therefore 12 cm long.", "12 cm"),
+    ("So 3 of the 8 countries are above it.", None),
+    ("So we have to divide by 7.", None),
+    ("Max is 31 and min 14, the difference is 17. **17**", "17"),
+    ("The bearing is **055°**.", "055°"),
+    ("The tallest bar is the **dark blue** one.", "dark blue"),
+    ("It is not **5**.", None),
+    ("Hence $$f(x)=(x-2)(x+5).$$", "f(x)=(x-2)(x+5)"),
+    ("So yes, they are similar.", "yes"),
+    ("Therefore k must be at least 3/2.", "k >= 3/2"),
+    ("So the domain is all real numbers except 2.", "all real numbers except 2"),
+    ("So the maximum value is 5 at x = 2.", "5"),
     ("So x + y is 7.", None),
     ("So the bigger area is 18 while the smaller is 12.", None),
 ]
@@ -138,6 +170,21 @@ CONCLUDED = [
 @pytest.mark.parametrize(("text", "answer"), CONCLUDED)
 def test_a_conclusion_declares_what_it_ends_in(text, answer):
     assert extract_answer(text) == answer
+
+
+def test_the_values_of_a_conclusion_are_one_list_where_the_gold_is_one():
+    text = "So the ladder is 13 m long and its foot is 5 m from the wall."
+    assert extract_answer(text) is None
+    assert extract_answer(text, parts=True) == "13 m, 5 m"
+    assert Grader().grade(text, "13 m; 5 m").correct
+    assert not Grader().grade(text, "13 m; 4 m").correct
+
+
+def test_a_conclusion_may_name_a_choice_by_its_text():
+    choices = {"A": "it speeds up", "B": "it moves at constant velocity"}
+    text = "Therefore, the correct statement is that it moves at constant velocity."
+    assert Grader().grade(text, "B", choices=choices).correct
+    assert Grader().grade(text.replace("is that", "is not that"), "B", choices=choices).correct is False
 
 
 def test_a_box_is_the_answer_however_long_it_is():

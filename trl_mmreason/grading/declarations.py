@@ -8,7 +8,7 @@ _LONGEST_BARE = 100
 _MOST_DECLARATIONS = 500  # from the end of a text; each costs up to 0.1 ms
 
 # White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
-_WORDING = r"(?:final|correct|right|best)\s{1,3}"
+_WORDING = r"(?:final|correct|right|best)[\s_]{1,3}"
 _NAME = (
     rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)(?<!wrong\s)(?<!incorrect\s)(?<!wrong\sfinal\s)(?<!incorrect\sfinal\s)(?:answers?|ans)"
     rf"(?:\s{{1,3}}(?:choice|option))?|{_WORDING}(?:options?|choices?|letters?))\b"
@@ -52,7 +52,7 @@ _CHOSEN = re.compile(
     rf"(?:(?i:with|the)\s{{1,3}})?{_NOUN}(?={_CHOICES})"
     # "It's B.", "Hence (B)" and "Solution: B" at the end of a line
     rf"|(?:\b(?i:it's|it\s+is|that's)\s{{1,3}}|(?:^|[.!?]\s{{1,3}}){_LEAD}|^\W{{0,4}}(?i:correct|solution|result|final)\s?:\s?)"
-    rf"(?=\(?[A-J]\)?\*{{0,2}}[.!]?\s*$)"
+    rf"(?=\(?[A-J]\)?\*{{0,2}}(?:[.!]?\s*$|,\s))"
     r"|\b(?i:the\s{1,3}(?:option|choice|letter)(?:\s{1,3}(?:that|which)\s{1,3}(?:best\s{1,3})?(?:fits|matches|applies))?\s{1,3}is)"
     rf"\s{{1,3}}(?={_CHOICES})"
     r"|选项\s?(?P<chinese>[A-J])\s?(?:是)?(?:正确|对)",
@@ -77,12 +77,10 @@ _WITHDRAWN = re.compile(
 # The next sentence that takes an answer back: "Wait, that is wrong." "Actually, it should be 25."
 TAKES_BACK = re.compile(
     r"[\s$*_)\]\\.!;,]{0,9}(?:but\s|oh,?\s)?\b(?:wait|no|hmm+|actually|correction|oops|sorry|hold\s+on)\b(?:[^.!?\n]|\.\d){0,80}?"
-    r"\b(?:wrong|incorrect|mistake|mistaken|not\s+(?:right|correct|true)|(?:should|must|ought\s+to)\s+(?:be|have\s+been))\b",
+    r"\b(?:wrong|incorrect|mistake|mistaken|fails|not\s+(?:right|correct|true)|(?:should|must|ought\s+to)\s+(?:be|have\s+been))\b",
     re.I,
 )
-_TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|however|instead|correction|mistake|but)\b|^\W*\(?[A-J][).:]\W", re.I | re.M
-)
+_TAKEN_BACK = re.compile(r"\b(?:wait|actually|however|instead|correction|mistake)\b|^\W*\(?[A-J][).:]\W", re.I | re.M)
 _WORD = re.compile(r"[^\W\d_]{2}")
 _BULLET = re.compile(r"\A[\s:：=>*]*\n\s*(?:[-*•+]|1\.)\s+")  # of a list below the declaration, no minus
 _LEADING = " \t\r\n:：=>"
@@ -215,6 +213,10 @@ def _first_statement(region: str) -> str:
     if not region:
         return ""
     region = _BOLD.sub(r"\1", region).removeprefix("**").lstrip(_LEADING)
+    if region[:1] == '"' and (end := region.find('"', 1)) > 0:  # of JSON
+        return region[1:end]
+    if "\n" in region.strip() and _PART.match(region) and (whole := bare_answer(region)):
+        return whole
     math_end = _math_end(region)
     end = _end(_SENTENCE_END, region, math_end)
     statement = region[: min(end, _end(_REASON, region, math_end))].rstrip(_TRAILING)

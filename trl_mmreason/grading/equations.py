@@ -93,9 +93,12 @@ def _cleared(difference: str) -> str:
     return f"({difference})*({below})" if below and alone else difference
 
 
+_MOD = re.compile(r"(\d{1,9}) mod ([1-9]\d{0,8})")
+
+
 def _holds(side: str, equation: Equation, same: Same) -> bool:
     """Whether a side of a chain has the value of the last one; a formula does, unless it is all there is."""
-    last = equation.sides[-1]
+    last, side = equation.sides[-1], _MOD.sub(lambda match: str(int(match[1]) % int(match[2])), side)
     number, unit = split_unit(last) or (last, PLAIN)
     bare = without_units(side)
     if _variables(bare) and (equation.name or len(equation.sides) > 2):
@@ -124,7 +127,7 @@ def _scales(part: str) -> bool:
 
 def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     """Compare ratios: 2:3 is 4:6 and 2/3."""
-    if ":" not in answer + gold:
+    if ":" not in answer + gold and not ("-" not in gold and re.fullmatch(r"\d+ to \d+", answer)):
         return None
     answer, gold = (re.sub(r"(?<=\d) to (?=\d)", ":", text) for text in (answer, gold))
     if is_prose(answer) or is_prose(gold):

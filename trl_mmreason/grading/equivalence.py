@@ -26,7 +26,7 @@ from .units import (
     speaks_of_percent,
     split_unit,
 )
-from .words import NUMBER_WORDS, same_words, squeezed, words
+from .words import NUMBER_WORDS, ORDINALS, same_words, squeezed, words
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Terms:
     unit: MeasurementUnit | None = None  # that the question asks for
     variables: str = ""  # in terms of which it asks, so that they are no units
     percent: bool = False  # the gold or the question speaks of percent
+    rounded: bool = False  # the question asks for a rounded number
 
 
 def same_answer(answer: str, gold: str, *, question: str | None = None, lenient: bool = False) -> bool:
@@ -44,16 +45,27 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
     if same_words(answer, gold):
         return True
     left, right = normalise(answer), normalise(gold)
+    left = left if ":" in right else _HEADED.sub(r"\1 = ", _HEADING.sub("", left))
     if not _STATED.match(right):
         left = _STATED.sub("", left, count=1)
     elif not _STATED.match(left):
         right = _STATED_NUMBER.sub("", right, count=1)
     if re.fullmatch("[A-Z]{2}", right) and left == right[::-1] and re.search("line|segment|side", answer + gold):
         return True
-    percent = speaks_of_percent(gold) or speaks_of_percent(question)
-    return _same(left, right, Terms(lenient, asked_unit(question), _asked_variables(question), percent))
+    percent, asked = speaks_of_percent(gold) or speaks_of_percent(question), question or ""
+    if _ORDERED.search(asked) and all((many := listings.listing(text)) and not many.brackets for text in (left, right)):
+        left, right = f"({left})", f"({right})"
+    return _same(
+        left,
+        right,
+        Terms(lenient, asked_unit(question), _asked_variables(question), percent, bool(_ROUND.search(asked))),
+    )
 
 
+_HEADING = re.compile(r"^(?!.*answer)[A-Z][a-z]+(?: [a-z]+){0,4}: (?=.*\d|[A-Z])")  # Domain: all numbers
+_HEADED = re.compile(r"\b(?!answer)([a-z]+): (?=[-\d])")  # mean: 7, mode: 5
+_ORDERED = re.compile(r"\bin (?:that|this|the (?:same|given|following)) order\b|\brespectively\b|依次", re.I)
+_ROUND = re.compile(r"\b(?:round(?:ed)?|nearest|decimal places?|significant)\b|保留|精确到", re.I)
 _IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
 
 
@@ -80,6 +92,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     if _in_order(gold) and _CAPITALS.fullmatch(answer):
         return False
     answer = answer if " of " in gold else _OF_THE.sub("", answer)
+    answer = answer if "(" in gold or any(map(str.isdigit, gold)) else _DETAIL.sub("", answer)
     comma = None if "," in gold else _DECIMAL_COMMA.search(answer)
     if comma and _same(_with_point(comma), gold, terms):
         return True
@@ -176,7 +189,7 @@ def chemical(text: str) -> str | None:
         return None
     plain = re.sub(r"[\s_{}]", "", re.sub(r"\\(?:longr|r)ightarrow|\\to(?![a-z])|→", "->", text))
     plain = re.sub(r"^([A-Z][a-z]?)(\d[+-])$", r"\1^\2", plain).replace("=", "->")
-    if re.fullmatch(r"(?=.+[A-Z])[A-Z][\w()]*\^\d*[+-]", plain):  # NH4+
+    if re.fullmatch(r"(?=.+[A-Z])[A-Z][\w()]*\^\d*[+-]|[A-Z][a-z]?\^[+-]", plain):  # NH4+
         plain = plain.replace("^", "")
     if not _CHEMICAL.fullmatch(plain) or plain.isdigit() or not re.search(r"[A-Z]", plain):
         return None
@@ -191,6 +204,9 @@ _STATED = re.compile(
     re.I,
 )
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
+_DETAIL = re.compile(
+    r"(?<=[a-z])\s?\((?:(?:about |≈ ?)?[-¤€£]?\d[^()]*|[A-Z][a-z]?)\)$"
+)  # India (1.4 billion), iron (Fe)
 _HEDGE = re.compile(
     r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
     r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?"
@@ -206,7 +222,7 @@ _REMARK = re.compile(
 )
 _CLAIM = re.compile(
     r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
-    r"(?:$|(?P<reason>\s*[,.;:]?\s*(?:because|since|as|因为)\b.*)|(?P<rest>\s*[,.;:](?!\s*\d).*|\s+(?:it|they|this|that|there)\b.*))",
+    r"(?:$|(?P<reason>\s*[,.;:]?\s*(?:because|since|as|因为)\b.*)|(?P<rest>\s*[,.;:](?!\s*\d).*|\s-\s.*|\s+(?:it|they|this|that|there)\b.*))",
     re.IGNORECASE | re.DOTALL,
 )
 _SYNONYMS = {"是的": "是", "正确": "对", "错误": "错", "不对": "错"}
@@ -229,6 +245,7 @@ def _claim(text: str) -> str | None:
 def _undressed(text: str) -> str:
     """Remove hedges, a final full stop and brackets around a single entry."""
     text = text[match.end() :] if (match := _HEDGE.match(text)) else text
+    text = _AND_A_HALF.sub(lambda match: f"{NUMBER_WORDS.get(match[1].lower(), match[1])} 1/2", text)
     if _NOTHING.fullmatch(text):
         return "∅"
     text = _REMARK.sub("", _MINUS.sub("-", _ASIDE.sub(r" ≈ \1", text)))
@@ -296,6 +313,8 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
         return len(powers) == 1 and _values(value, target, terms)
     if terms.unit and terms.unit.dimensions:
         unit, gold_unit = (u if u.dimensions else terms.unit for u in (unit, gold_unit))
+    if all("°" in text for text in (answer, gold)) and PLAIN in (unit, gold_unit):  # 180° - 35°
+        return _values(answer, gold, terms)
     if "π" in value + target and {unit, gold_unit} == {PLAIN, _DEGREE}:
         unit, gold_unit = (_RADIAN if u == PLAIN else u for u in (unit, gold_unit))  # π/4 is 45°
     dimensions = {unit.dimensions, gold_unit.dimensions}
@@ -314,13 +333,14 @@ def _is_formula(text: str) -> bool:
 MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
 MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
 _HAN = "一二三四五六七八九十"
-FRACTIONS = dict(
-    zip("half halves quarter third fourth fifth sixth eighth tenth".split(), (2, 2, 4, 3, 4, 5, 6, 8, 10), strict=True)
-)
+FRACTIONS = {"half": 2, "halves": 2, "quarter": 4}
+FRACTIONS |= {name: int(number[:-2]) for name, number in ORDINALS.items() if number not in ("1st", "2nd")}
 _PART = re.compile(
-    rf"(one|two|three|four|five|seven)[ -]({'|'.join(FRACTIONS)})s?|([{_HAN}]+)分之([{_HAN}]+)",
+    rf"({'|'.join(word for word in NUMBER_WORDS if re.fullmatch('[a-z]+', word))})[ -]({'|'.join(FRACTIONS)})s?"
+    rf"|([{_HAN}]+)分之([{_HAN}]+)",
     re.I,
 )
+_AND_A_HALF = re.compile(r"^([a-z]+|\d+) and (?:a|one)[ -]half\b", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
 _NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
@@ -339,6 +359,8 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
     text = _PART.sub(_fraction, text)
     first, space, rest = text.partition(" ")
+    if first.lower() in ("minus", "negative") and rest.lower() in NUMBER_WORDS:
+        return f"-{NUMBER_WORDS[rest.lower()]}", PLAIN
     if space and first.lower() in NUMBER_WORDS:  # four apples
         first = NUMBER_WORDS[first.lower()]
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
@@ -391,7 +413,8 @@ def _values(
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
         value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
-        return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
+        rounded = terms.rounded and unit == gold_unit and "." in target and _rounds_to(value, target)
+        return rounded or numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
         return bool(words(gold)) and same_words(answer, gold)
 

@@ -19,18 +19,22 @@ from .declarations import (
     without_dressing,
     without_math_delimiters,
 )
-from .prose import concluded_answer, last_statement
+from .prose import STATES, concluded_answer, last_statement, stated_value
 
 _THINK = re.compile(r"<(/?)think>", re.I | re.A)
 
 # A doubled backslash is how JSON-minded models write a single one. Other escapes are eaten whole: `\{` is no brace.
 _TOKEN = re.compile(
     r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|(?P<escape>\\.)|(?P<open>\{+)|(?P<close>\})"
-    r"|(?P<tag><answer>|<\|answer_start\|>)|(?P<tag_end></answer>|<\|answer_end\|>)",
+    r"|(?P<tag><answer>|<\|(?:answer_start|begin_of_box)\|>)|(?P<tag_end></answer>|<\|(?:answer_end|end_of_box)\|>)",
     re.I | re.A | re.S,
 )
-_OPENER = re.compile(r"\\(?:boxed|fbox)\s*\{|<answer>|<\|answer_start\|>", re.I | re.A)
-_TAG_OF_END = {"</answer>": "<answer>", "<|answer_end|>": "<|answer_start|>"}
+_OPENER = re.compile(r"\\(?:boxed|fbox)\s*\{|<answer>|<\|(?:answer_start|begin_of_box)\|>", re.I | re.A)
+_TAG_OF_END = {
+    "</answer>": "<answer>",
+    "<|answer_end|>": "<|answer_start|>",
+    "<|end_of_box|>": "<|begin_of_box|>",  # of GLM-4V
+}
 
 _LONGEST_SEPARATOR = 60
 _LONGEST_ANSWER = 5  # words; a bare line may be a sentence
@@ -43,6 +47,9 @@ _ALL_BOLD = re.compile(r"\A\*\*([^*]+)\*\*\Z")
 _BARE_BOX = re.compile(r"(\\(?:boxed|fbox))\s+(?=[^\s{}$])([^\s{}$]+?)(?=[.,;]?(?:[\s$]|\Z|\\[\])]))")
 _SEPARATORS = re.compile(
     r"(?:\s|[$,;&、，；和或及与]|and\b|or\b|\\text\{\s*(?:and|or|和|或)\s*\}|\\q?quad\b|\\[()\[\],;: ])*", re.I
+)
+_IS_SENTENCE = re.compile(
+    rf"(?!.*answer)(?=.*(?:{STATES.pattern}|\b(?:s?he|they)\b))(?:[A-Za-z]+ [a-z]{{2,}}[ -]|[\u4e00-\u9fff]{{3}})", re.I
 )
 _NAMED_SEPARATORS = re.compile(rf"{_SEPARATORS.pattern}(?:[A-Za-z]\s{{0,3}}=[\s$]*)?", re.I)  # x = … and y = …
 
@@ -67,12 +74,13 @@ class _Span(NamedTuple):
     is_box: bool
 
 
-def extract_answer(text: str, *, parts: bool = False) -> str | None:
+def extract_answer(text: str, *, parts: bool = False, choices: Mapping[str, str] | None = None) -> str | None:
     """Extract a completion's answer, or `None` if there is none.
 
     Args:
         text: the completion, thinking included. Any length: the time is linear in it.
-        parts: whether the boxes of parts (a), (b), … are one list.
+        parts: whether the boxes of parts (a), (b), … are one list, and the values of a conclusion.
+        choices: label → text, by which a conclusion may name one.
 
     Returns:
         What the last box or answer tag holds (neighbouring boxes joined by ", "), else the last explicit declaration,
@@ -96,11 +104,21 @@ def extract_answer(text: str, *, parts: bool = False) -> str | None:
         return declared_answer(spoken[boxes.missing_until :])
     if boxes.filled:
         return _last_answer(spoken, boxes.filled, parts=parts)
-    answer = declared_answer(spoken) or (
-        None if boxes.some_are_empty else concluded_answer(spoken) or bare_answer(spoken) or opening_choice(spoken)
+    answer = _stated(declared_answer(spoken)) or (
+        None
+        if boxes.some_are_empty
+        else concluded_answer(spoken, parts=parts, choices=choices)
+        or _stated(bare_answer(spoken))
+        or opening_choice(spoken)
     )
     # What is left of a box or tag here never closed: the answer was cut off.
     return None if answer is None or _OPENER.search(answer) else answer
+
+
+def _stated(answer: str | None) -> str | None:
+    """What an answer states that is a sentence: `The angle measures 30°`."""
+    told = answer and re.search(r"\d", answer) and _IS_SENTENCE.match(answer)
+    return stated_value(answer) or answer if answer and told else answer
 
 
 def read_gold(text: str) -> str:
@@ -245,4 +263,12 @@ def _are_neighbours(text: str, left: _Span, right: _Span, parts: bool) -> bool:
     gap = right.start - left.end
     short = 0 <= gap <= _LONGEST_SEPARATOR
     separators = _NAMED_SEPARATORS if parts else _SEPARATORS
+    if (
+        parts
+        and short
+        and re.fullmatch(
+            r"[\s$]*,?\s?and\s(?:the|its)\s[^\d.!?,]{0,30}(?:is|are|=)[\s$]*", text[left.end : right.start]
+        )
+    ):  # and the area is
+        return left.is_box and right.is_box
     return left.is_box and right.is_box and short and bool(separators.fullmatch(text, left.end, right.start))

@@ -141,9 +141,11 @@ class Grader:
         if not golds:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
-        parts = any(re.search(r"[,;]|\([b2]\)", one) for one in golds)
+        parts = any(re.search(r"[,;]|\([b2]\)|\bor\b|或", one) for one in golds)
         extracted = (
-            prose_answer(completion, golds, known, question) if self.prose else extract_answer(completion, parts=parts)
+            prose_answer(completion, golds, known, question)
+            if self.prose
+            else extract_answer(completion, parts=parts, choices=known)
         )
         if extracted is None:
             spoken = without_dressing(without_thinking(completion) or "")

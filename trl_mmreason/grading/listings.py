@@ -68,6 +68,9 @@ def listing(text: str) -> Listing | None:
         items = _both_signs(entries(text, bare=True))
         return Listing("", items) if len(items) > 1 else None
     opening, inside, closing = held
+    if opening == "\\{" and (builder := re.match(r"\s*[a-z]\s*(?:∈[^|:]+)?[|:]\s*(?=[a-z] ?=)", inside)):
+        stated = listing(inside[builder.end() :])
+        return Listing(_SET, stated.entries if stated else [inside[builder.end() :]])
     if opening + closing == "()" and inside.count("±") == 1 and len(entries(inside, bare=False)) > 1:  # (0, ±4)
         return Listing("", [f"({inside.replace('±', sign)})" for sign in "+-"])
     items = _both_signs(entries(inside, bare=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from fractions import Fraction
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 50
@@ -104,6 +105,16 @@ _ACCENTS = {
 }
 _ARROW = "\u20d7"
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
+
+
+def _above(match: re.Match[str]) -> str:
+    return ">=" if match[1] else ">"
+
+
+def _below(match: re.Match[str]) -> str:
+    return "<=" if match[1] else "<"
+
+
 # Another way of writing the same: what has to occur in the text, pattern, replacement
 _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     ("!=", re.compile(r"(?<=\d)!=(?=\s*\d)"), "! ="),  # 4! = 24
@@ -113,6 +124,12 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("0x", re.compile(r"(?<![\w.])0x([\dA-Fa-f]+)(?!\w)"), lambda match: f"{match[1].upper()}_{{16}}"),
     ("度", re.compile(r"(?<=\d)\s?度\s?(\d+)\s?分(?!钟)"), r"°\1'"),
     ("秒", re.compile(r"(?<=\d')\s?(\d+)\s?秒"), r"\1''"),
+    (
+        "than",
+        re.compile(r"(?:\b(?:is|are|must be) )?\b(?:greater|larger|bigger|more) than( or equal to)?\b", re.I),
+        _above,
+    ),
+    ("than", re.compile(r"(?:\b(?:is|are|must be) )?\b(?:less|smaller|fewer) than( or equal to)?\b", re.I), _below),
     ("//", re.compile(r"(?<=[A-Z])\s*//\s*(?=[A-Z])"), "∥"),
     ("'", re.compile(r"(?<![\d.°])(\d+)\s*'\s*(\d+)\s*(?:\"|'')$"), r"\1 ft \2 in"),
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
@@ -187,6 +204,7 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
 
 
+_MINUTES = re.compile(r"(\d{1,3})° ?(\d{1,2})'(?: ?(\d{1,2})'')?(?!\d)")  # of an angle
 _REMAINDER = re.compile(r"^(-?[\d.]+) (?:R|r|remainder) ([\d./]+)$")
 
 
@@ -210,6 +228,7 @@ def normalise(text: str) -> str:
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
     text = re.sub(r"(?:\{ ?\} ?)?\^ ?(?:\{ ?° ?\}|°)", "°", text)
+    text = _MINUTES.sub(_in_degrees, text)
     text = _TIMES.sub("*", re.sub(r"==+", "=", text))
     text = _POWER_FIRST.sub(r"_\2^\1", text)
     text = re.sub(r"_\{(\w)\}", r"_\1", text)
@@ -264,6 +283,11 @@ def check_depth(text: str) -> None:
             depth = max(depth - 1, 0)
 
 
+def _in_degrees(match: re.Match[str]) -> str:
+    degrees, minutes, seconds = (int(number or 0) for number in match.groups())
+    return f"({Fraction(3600 * degrees + 60 * minutes + seconds, 3600)})°"
+
+
 def _superscript(match: re.Match[str]) -> str:
     raised = "".join(_SUPERSCRIPTS[c] for c in match.group())
     return f"^{raised}" if len(raised) == 1 else f"^{{{raised}}}"
@@ -272,7 +296,11 @@ def _superscript(match: re.Match[str]) -> str:
 def _named_units(match: re.Match[str]) -> str:
     """Write single letters that are marked as units as their names, so that they are no variables."""
     symbols = re.findall(r"[A-Za-z]+", re.sub(r"\\[A-Za-z]+", " ", match[0]))
-    if max(map(len, symbols), default=9) > 4 or _NOT_BEFORE_UNITS.search(match.string, 0, match.start()):
+    if (
+        max(map(len, symbols), default=9) > 4
+        or re.search(r"[AaPp]\.\s?[Mm]", match[0])
+        or _NOT_BEFORE_UNITS.search(match.string, 0, match.start())
+    ):
         return match[0]  # words, or what follows them
     return re.sub(
         r"(?<![A-Za-z\\])(?<!circ[\s}])[A-Za-z](?![A-Za-z])", lambda one: _UNIT_NAMES.get(one[0], one[0]), match[0]

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .declarations import YES_OR_NO, without_dressing
+from .declarations import YES_OR_NO, bare_answer, without_dressing
 from .equivalence import FRACTIONS, MAGNITUDES, unit_of_number
 from .moments import MONTHS
-from .units import parse_unit
+from .units import MeasurementUnit, asked_unit, parse_unit
 from .words import NUMBER_WORDS, is_prose, words
 
 _MOST_SENTENCES = 8
@@ -29,30 +29,30 @@ _NUMBER_WORDS = "|".join(
 _HAN = "一二三四五六七八九十百"
 # What a value is made of, between spaces: formulas, brackets, numbers, letters with signs, signs, functions and words
 _TERM = (
-    r"(?:\$[^$]{1,90}\$|\\\(.{1,90}?\\\)"
+    r"(?:all (?:real numbers|reals)(?:\s(?:except|but)\s[^.,;]{1,40})?|\$[^$]{1,90}\$|\\\(.{1,90}?\\\)"
     r"|(?:\\?[(\[{](?=[^()\[\]{}]*\d)[^()\[\]{}]{1,60}\\?[)\]}])+(?:[/^*²³][\w/^*²³(){}]*)?"
-    rf"|(?:[上下]午|早上|晚上)?\d{{1,2}}[点时](?:\d{{1,2}}分?|半|整)?|[{_HAN}]+分之[{_HAN}]+"
+    rf"|\d+ to \d+|(?:[上下]午|早上|晚上)?\d{{1,2}}[点时](?:\d{{1,2}}分?|半|整)?|[{_HAN}]+分之[{_HAN}]+"
     r"|(?:(?:in|de)crease[ds]? (?:of|by) )?(?!\d+(?:st|nd|rd|th)\b)[-+−±]?\\?[$€£¥]?(?:[A-Za-z]{0,2}|[√(|])"
     r"\d[\w.,/^*·×²³⁻¹(){}%°‰:√π'′\"|+−-]*(?<![.,:\"])"
     r"|[-+−]?(?![aAI](?![\w/^*²³(+=]))[∠√△]?[A-Za-z](?![A-Za-z])[-+*/=<>^−|(⁻′')A-Za-z\d_¹²³₀-₄.°%]*(?<![.'])(?![A-Za-z'’])"
     r"|[-+−]?[∠√△]?[α-ωπ∞]+\S{0,6}(?<![.,;])|[-+*/=<>≤≥≠≈×·÷±^|−∪∩⊥∥:→]+(?=\s)"
     r"|[A-Z]{2,4}(?=\s[∥⊥≅~=])|(?<=[∥⊥≅~]\s)[A-Z]{2,4}|(?:arc)?(?:sin|cos|tan)|l[ng]|log|[b-df-hj-np-tv-xz]{2}(?=\s\S)"
     rf"|(?<=\bis )one|(?<=equals )one|one(?=[ -](?:{'|'.join(FRACTIONS)}))|(?:twenty|thirty)-one"
-    rf"|(?:{'|'.join(month.capitalize() for month in MONTHS)})\b|(?i:{_NUMBER_WORDS})s?)"
+    rf"|(?:{'|'.join(month.capitalize() for month in MONTHS)})\b|(?i:(?:minus |negative )?(?:{_NUMBER_WORDS}))s?)"
     r"(?=[\s,.;:!?*”\"'’\u4e00-\u9fff，。；)-]|\Z)(?!\.\w)"
 )
 _BETWEEN = r"(?:,?\s(?:and|or|past)\s|[,，]\s?(?=[-−\d($\[]|[a-z][₀-₄_\d]*\s?=)|\s|-|\s?[、和]\s?)"
 _VALUE = re.compile(rf"(?:(?<=[\u4e00-\u9fff])|(?<!\w)){_TERM}(?:{_BETWEEN}{_TERM})*")
-_VALUED = re.compile(rf"[\dα-ω\\$∞⊥∥]|分之|\b(?:sin|cos|tan|log|ln|one|{_NUMBER_WORDS})\b", re.I)
+_VALUED = re.compile(rf"[\dα-ω\\$∞⊥∥]|分之|all real|\b(?:sin|cos|tan|log|ln|one|{_NUMBER_WORDS})\b", re.I)
 _BEHIND = re.compile(r"\s?(?:[\u4e00-\u9fff]{1,4}|[^\s\u4e00-\u9fff]+(?: [^\s\u4e00-\u9fff]+){0,2})")
 _HALF_OF_DAY = re.compile(r"[apAP]\.?[mM]|per\s?mille?")
 _NO_UNIT = re.compile(r"(?:^| )(?:in|an?|A)$")
 
-_STATES = re.compile(
+STATES = re.compile(
     r"\b(?:is|are|was|were|be|being|equals?|gives?|giving|makes?|making|left with|leaves?|leaving|becomes?|yields?"
     r"|totals?|measures?|gets?|obtain|have|has|having|approximately|namely|means|reach(?:es)?|shows?|says|reads|costs?|needs?|takes?"
-    r"|weighs?|contains?|find|produces|holding|arriv\w+|results?\s+in|ends?\sup\swith|\w+ed\sby(?<!creased\sby)"
-    r"|(?:belong|correspond|amount|lead|come|came|work|add|point|turn)s?(?:\s(?:out|up))?\s(?:to(?:\sbe)?|as|on))\b\s?"
+    r"|weighs?|contains?|find|produces|holding|lies\sin|points(?=\s(?:out|into|up|down|left|right))|it's|arriv\w+|results?\s+in|ends?\sup\swith|\w+ed\sby(?<!creased\sby)"
+    r"|(?:belong|correspond|amount|lead|come|came|work|add|point|turn)s?(?:\s(?:out|up))?\s(?:to(?:\sbe)?|as|on|at))\b\s?"
     r"|(?:[=≈是为]|等于|达到|[得有多少剩共了])\s?|[:：](?!\d)\s?|\bi\.e\.,?\s",
     re.I,
 )
@@ -60,14 +60,16 @@ _GOVERNED = re.compile(
     r"\b(?:of|in|at|on|from|by|per|for|with|when|if|than|after|before|since|between|under|over|until|minus|figure)\b",
     re.I,
 )
-_CLAUSE = re.compile(r"[,;—–]\s|[，；]|\s(?:while|whereas|but)\s")
+_CLAUSE = re.compile(r"[,;—–]\s|[，；]|\s(?:while|whereas|but|and(?=\s(?:the|its?)\s))\s")
 _REASON = re.compile(
-    r",?\s(?:because\b.*|(?:since|as\s(?:we|it|there|the|shown))\b[^,]*$"
+    r"(?:,?\sbecause\b|:\s(?:it|they|its|there)\b).*|,?\s(?:(?:since|as\s(?:we|it|there|the|shown))\b[^,]*$"
     r"|which\s(?=.*\b(?:twice|half|times|than|more|less|fewer)\b).*)|[,，]?因为[^，]*$",
     re.S,
 )
 _ASIDE = re.compile(r",?\s(?:which\s(?:is|are|was|means?|equals?|corresponds)|meaning|not)\b.*", re.S)
 _COMPARATIVE = r"(?:more|less|fewer|greater|smaller|larger|higher|lower)"
+_PART_OF = re.compile(rf"(?:\d|\b(?:{_NUMBER_WORDS}))\sof\s(?:the|these|all)\s\Z")
+_CONDITION = re.compile(r",?\s(?:at|when|where|if|for)\s\$?[A-Za-z]\s?=[^,.]*\Z")
 _BOUND = re.compile(
     rf"(?:\b(?:not|cannot)|n't)\s(?:\w+\s){{0,2}}\Z|\b(?:{_COMPARATIVE}\s+than|at\s+(?:least|most)|either|over|under"
     r"|below|above)\s+\Z",
@@ -88,13 +90,24 @@ _BUT = re.compile(r"\bnot\b.*?\bbut\b")
 _CLAIMED = re.compile(rf"(?:\A|[.!?\n]\s{{0,3}}|\b(?:so|thus|hence|therefore),?\s)({YES_OR_NO.pattern})", re.I)
 _NEGATED = re.compile(r"\bnot\b|n't|不|没")
 _DETAIL = re.compile(
-    r"\s(?:of|in|on|at|with|from|for|here|there|now|nor|that|who|which|above|below|behind)\b.*", re.I | re.S
+    r"\s(?:of|in|on|at|with|from|for|here|there|now|nor|that|who|which|above|below|behind)\b.*|\s\(.*", re.I | re.S
 )
+_REST = r"(?P<rest>(?:i\.e\.|[^.!?。！？\n]|\.\d)*)[.。．]?\Z"
 # The last sentence, or its last clause, that concludes
 _CONCLUSION = re.compile(
     r"(?:\A|[.!?]\s{1,3}|[\n。！？]|[,，;；]\s{0,3})[\s*]{0,4}"
-    r"(?:(?i:so(?!\s(?:far|much|many|long|that)\b)|therefore|thus|hence),?\s|因此|所以|答[:：])[,，]?\s?"
-    r"(?P<rest>(?:i\.e\.|[^.!?。！？\n]|\.\d)*)[.。]?\Z"
+    r"(?:(?i:so(?!\s(?:far|much|many|long|that)\b)|therefore|thus|hence|altogether|in\s(?:total|conclusion)|overall),?\s"
+    rf"|∴|因此|所以|故|综上(?:所述)?|答[:：])[,，]?\s?{_REST}"
+)
+_WITHIN = re.compile(rf"(?=.*\b(?:therefore|thus|hence)\s){_REST}")  # The side is therefore 4.
+# What is bold in the last sentence, and a sentence itself
+_ONLY = re.compile(rf"[\s*]*{_REST}")
+_BOLD = re.compile(r"\*\*([^*\n]+)\*\*[^*.!?。\n]{0,40}[.。!]?\Z")
+_SYMBOL = re.compile(r"[a-z]{1,3}[²³]?")  # of a vector or a unit
+_LESS = r"(?P<less>less|fewer|(?:small|short|low|young|cheap|slow|light)er)"
+_COMPARISON = re.compile(
+    rf"\s(?:(?:is|are|(?:must|has to) be)\s)?(?:(?:{_LESS}|more|(?:great|larg|bigg|long|high|tall|old)er)"
+    r"\sthan(?P<equal>\sor\sequal\sto)?|(?P<least>at\sleast)|(?P<most>at\smost))\s(?=[$(]?[-−]?[\d√\\])"
 )
 _SUPPOSED = re.compile(
     r"(?:\b(?:if|unless|suppose|assum\w+|let|were|would|might|could|perhaps|maybe)\b|若|如果|假设|可能)"
@@ -102,13 +115,17 @@ _SUPPOSED = re.compile(
     re.I,
 )
 _NO_CONCLUSION = re.compile(
-    r"\b(?:not|never|whether|may|cannot|either|than|least|most|about|between|almost|guess|think|wrong|mistake|estimate|but"
-    r"|while|whereas|twice|half of)\b|,\sor\b|n't|不|比[^，。]*[多少]|至少|至多|或"
-    r"|\d\s?[年天个]?[的多前后]|[为是有]\d[^。]*[为是有]|\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\s(?:\w+\s){1,3}(?:is|are)\b"
+    r"\b(?:not|never|whether|may|cannot|either|than|at\s(?:least|most)|about|between|almost|guess|think|wrong|mistake|estimate"
+    r"|but|while|whereas|twice|half of|(?:need|have|has|want)\sto|must|should|let|step)\b|,\sor\b|n't|不"
+    r"|比[^，。]*[多少]|至少|至多|\d\s?[年天个]?[的多前后]"
     r"|\d\s(?:(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er|down|up|ago|ahead|too"
     r"|short)\b"
 )
-_EQUATED = re.compile(rf"(?:\A|\s)\S*[\d+*/)]\s?(?:\S\s)?(?:{_STATES.pattern})", re.I)  # x + y is 7
+# Two things are stated
+_BOTH = re.compile(
+    r"\b(?:is|are|equals?)\s\S{1,20}\s(?:\w+\s)?and\s(?:\w+\s){1,3}(?:is|are)\b|[为是有]\d[^。]*[为是有]|或"
+)
+_EQUATED = re.compile(rf"(?:\A|\s)\S*[\d+*/)]\s?(?:\S\s)?(?:{STATES.pattern})", re.I)  # x + y is 7
 
 
 class _Value(NamedTuple):
@@ -122,7 +139,7 @@ def _values(sentence: str) -> list[_Value]:
     """The values in a sentence, with units: `2.0 × 10^3 J`, `x = 4`, `40°, 60° and 80°`, `one fifth`, `3:30 PM`."""
     values: list[_Value] = []
     for match in _VALUE.finditer(sentence):
-        if not _VALUED.search(match[0]):
+        if not _VALUED.search(match[0]) or match[0].lower() in MAGNITUDES:
             continue
         start, end = match.span()
         following = _BEHIND.match(sentence, end)
@@ -139,27 +156,77 @@ def _values(sentence: str) -> list[_Value]:
     return values
 
 
-def concluded_answer(text: str) -> str | None:
-    """What the last sentence concludes: `So it is **25π/4**.`, `…, so x = 4`, `So the arrow points to the left.`"""
-    text = re.sub(r"\*\*([^*]+)\*\*", r"\1", text[-_LONGEST_CONCLUSION:].rstrip())
-    match = _CONCLUSION.search(text)
-    if not match or _NO_CONCLUSION.search(text, match.start()) or _SUPPOSED.search(text):
+def concluded_answer(text: str, *, parts: bool = False, choices: Mapping[str, str] | None = None) -> str | None:
+    """What the end of a text concludes: `So it is **25π/4**.`, `…, so x = 4`, `Thus it points to the left.`, `**17**`.
+
+    It is the last sentence or clause behind a word such as "so", or what is bold in the last sentence. With `parts` all
+    values are one list: `So it is 13 m long and 5 m wide.` A choice may be named by its text.
+    """
+    tail = text[-_LONGEST_CONCLUSION:].rstrip()
+    bold = _BOLD.search(tail)
+    plain = re.sub(
+        r"\.?\${1,2}(\.?)\Z", r"$\1", re.sub(r"\*\*([^*]+)\*\*", r"\1", tail).replace("$$", "$").replace("`", "$")
+    )
+    plain = _worded(plain)
+    last = _SENTENCE.split(plain)[-1]
+    bold = None if bold and (_NO_CONCLUSION.search(last) or _SYMBOL.fullmatch(bold[1])) else bold
+    if bold and (short := bare_answer(bold[1])):
+        return short
+    match = _CONCLUSION.search(plain) or _WITHIN.match(last) or (bold and _ONLY.fullmatch(bold[1]))
+    if not match or _SUPPOSED.search(plain):
         return None
-    rest, values = match["rest"], _values(match["rest"])
-    start = values[-1].start if values else len(rest)
-    verbs = [verb for verb in _STATES.finditer(rest) if verb.end() <= start]
+    rest = match["rest"]
+    if choices and not _NEGATED.search(rest) and (label := _named(rest, choices)):
+        return label
+    return stated_value(rest, parts=parts)
+
+
+def stated_value(sentence: str, *, parts: bool = False) -> str | None:
+    """The value, the few words or the yes or no that one sentence states, with its unit."""
+    if claim := YES_OR_NO.match(sentence):
+        return claim[0]
+    if _NO_CONCLUSION.search(sentence):
+        return None
+    sentence = _unconditional(sentence)
+    values = _values(sentence)
+    if parts and len(values) > 1:
+        digits = [value.text for value in values if re.search(r"\d", value.text)]
+        return ", ".join(digits or [value.text for value in values])
+    if _BOTH.search(sentence):
+        return None
+    start = values[-1].start if values else len(sentence)
+    verbs = [verb for verb in STATES.finditer(sentence) if verb.end() <= start]
     stated = verbs[-1].end() if verbs else 0
     if not values:
-        said = rest[stated:]
-        return said if verbs and len(said.split()) <= _MOST_WORDS and not re.search(r"[,，:=]", rest) else None
-    if verbs and "=" not in verbs[-1][0] and any(one.end() == stated for one in _EQUATED.finditer(rest)):
+        said = without_dressing(sentence[stated:])
+        return said if verbs and len(said.split()) <= _MOST_WORDS and not re.search(r"[,，:=]", sentence) else None
+    before, after, value = sentence[stated:start], sentence[values[-1].end :], values[-1].text
+    if verbs and "=" not in verbs[-1][0] and any(one.end() == stated for one in _EQUATED.finditer(sentence)):
         return None
-    before, after = rest[stated:start], rest[values[-1].end :]
-    longest = 9 if "crease" in values[-1].text else len(verbs[-1:])  # the price decreased by 8%
-    if len(before.split()) > longest or _GOVERNED.search(before + after) or len(after.split()) > 2:
-        return None
-    answer = without_dressing(re.sub(r"^\$([^$]+)\$", r"\1", rest[start:]))
-    return answer if unit_of_number(answer) or not is_prose(answer) or not after else None
+    if len(before.split()) > len(verbs[-1:]) or _GOVERNED.search(before + after) or len(after.split()) > 2:
+        only = len(values) == 1 and not re.search(r"\bor\b", value) and not _FORMULA.search(sentence, 0, start)
+        return without_dressing(value) if only and (is_prose(after) or not after.strip(" ,")) else None
+    answer = without_dressing(re.sub(r"^\$([^$]+)\$", r"\1", sentence[start:]))
+    if unit_of_number(answer) or not after:
+        return answer
+    return without_dressing(value) if is_prose(after) else None if is_prose(answer) else answer
+
+
+def _unconditional(sentence: str) -> str:
+    """Without where a value is taken: `The maximum is 5 at x = 2`."""
+    shorter = _CONDITION.sub("", sentence)
+    return shorter if _values(shorter) else sentence
+
+
+def _worded(text: str) -> str:
+    """Write comparisons and equality in words as signs: at least 3, longer than 4 cm, y equals 3."""
+    text = text.replace("$$", "$").replace("．", "。")
+    return re.sub(r"\b([a-z])\s(?:equals|is equal to)\s(?=[-\d\\$])", r"\1 = ", _COMPARISON.sub(_sign, text))
+
+
+def _sign(match: re.Match[str]) -> str:
+    less = match["less"] or match["most"]
+    return f" {'<' if less else '>'}{'=' if match['equal'] or match['least'] or match['most'] else ''} "
 
 
 def last_statement(
@@ -171,7 +238,7 @@ def last_statement(
     in_words = bool(golds) and not choices and all(is_prose(gold) and not _values(gold) for gold in golds)
     lettered = bool(choices) or all(_LETTERED.fullmatch(gold) for gold in golds)
     for sentence in [one for one in _SENTENCE.split(text) if one.strip()][: -_MOST_SENTENCES - 1 : -1]:
-        plain = _REASON.sub("", sentence[-_LONGEST_SENTENCE:])
+        plain = _worded(_REASON.sub("", sentence[-_LONGEST_SENTENCE:]))
         if lettered and (named := _named(plain, choices or {})):
             return named
         if in_words:
@@ -183,10 +250,12 @@ def last_statement(
 
 def _named(sentence: str, choices: Mapping[str, str]) -> str | None:
     """The choice that a sentence names last by its letter, or alone by its text: in it, behind a verb, in a clause."""
+    if re.search(r"\b(?:rul|exclud|eliminat)\w+\b", sentence):
+        return None
     if labels := list(_CHOICE.finditer(sentence)):
         return next(filter(None, labels[-1].groups()))
     texts = {label: known.casefold() for label, known in choices.items() if known and is_prose(known)}
-    for said in (sentence, _STATES.split(_BUT.sub("", sentence))[-1], _CLAUSE.split(sentence)[-1]):
+    for said in (sentence, STATES.split(_BUT.sub("", sentence))[-1], _CLAUSE.split(sentence)[-1]):
         named = [
             label for label, text in texts.items() if re.search(rf"(?<!\w){re.escape(text)}(?!\w)", said.casefold())
         ]
@@ -199,25 +268,41 @@ def _named(sentence: str, choices: Mapping[str, str]) -> str | None:
 def _says(sentence: str, gold: str, question: str | None) -> bool:
     """Whether the last clause ends in these words, or a verb follows them and then what the question has, too."""
     clauses = [one for one in _CLAUSE.split(sentence.strip().rstrip(".。!")) if not _NEGATED.search(one)]
-    clause = next((one for one in reversed(clauses) if _STATES.search(one)), "".join(clauses[-1:]))
+    asked = {*words(question or ""), "therefore"}
+    stating = [one for one in clauses if STATES.search(one)] or clauses[-1:] or [""]
+    clause = max(reversed(stating), key=lambda one: len(asked.intersection(words(one))))  # the last of those
     places = [clause]
-    for verb in _STATES.finditer(clause):
+    for verb in STATES.finditer(clause):
         said = clause[verb.end() :]
         short = _DETAIL.sub("", said.removeprefix("that of "))
-        asked = question and {*words(short)} <= {*words(question), "therefore"}
-        places += [said, short, clause[: verb.start()] if asked else ""]
+        subject = clause[: verb.start()].strip().removesuffix(" one")
+        named = [*words(short)]
+        while named and named[-1] in asked:  # a brown colour
+            named.pop()
+        places += [said, short, " ".join(named) if named else subject if question else ""]
     ending = " " * gold.isascii() + " ".join(words(gold))
     return bool(words(gold)) and any(f" {' '.join(words(place))}".endswith(ending) for place in places)
 
 
+def _measures(value: str, unit: MeasurementUnit) -> bool:
+    found = unit_of_number(value)
+    return found is not None and found.dimensions == unit.dimensions
+
+
 def _stated(sentence: str, question: str | None) -> str | None:
     """The value behind a verb in the last clause that has one, rather without a preposition before it."""
-    verbs, values = list(_STATES.finditer(sentence)), _values(sentence)
+    sentence = _unconditional(sentence.rstrip(".。"))
+    verbs, values = list(STATES.finditer(sentence)), _values(sentence)
     main = len(_ASIDE.sub("", sentence))  # an aside tells the same again, if what is before it states a value
     last = max((verb.end() for verb in verbs if verb.end() <= main), default=0)
     if any(value.start <= last < value.end <= main for value in values):
         values = [value for value in values if value.end <= main]
     asked = question and _HOW_MUCH.search(question)
+    values = [one for one in values if not _PART_OF.search(sentence, 0, one.start)]
+    if counted := question and re.search(r"\b[Hh]ow many (\w{3,})", question):
+        values = [one for one in values if counted[1] in sentence[one.start : one.end + 20]] or values
+    if unit := asked_unit(question):
+        values = [value for value in values if _measures(value.text, unit)] or values
     clauses = [clause.end() for clause in _CLAUSE.finditer(sentence)]
     ranked, found = [], None
     for value in values:

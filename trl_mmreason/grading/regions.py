@@ -173,9 +173,9 @@ def _relation_intervals(text: str) -> tuple[str, list[Interval]] | None:
         if relation[0] == "<":
             return squeezed(size[1]), [Interval(f"-({right})", "=" in relation, right, "=" in relation)]
         return squeezed(size[1]), _rays(relation.replace(">", "<"), f"-({right})") + _rays(relation, right)
-    if not is_name(left):
+    if left and not is_name(left):
         left, right, relation = right, left, relation.translate(_TURNED)
-    return (squeezed(left), _rays(relation, right)) if is_name(left) and not is_name(right) else None
+    return (squeezed(left), _rays(relation, right)) if (not left or is_name(left)) and not is_name(right) else None
 
 
 def _rays(relation: str, end: str) -> list[Interval]:

@@ -130,7 +130,7 @@ _FACTOR = re.compile(
 @lru_cache(maxsize=4096)
 def parse_unit(text: str) -> MeasurementUnit | None:
     """Parse `cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; `None` if it is not one."""
-    text = CURRENCIES.get(text, text).strip().rstrip(".").replace("μ ", "μ")
+    text = CURRENCIES.get(text, text).strip().rstrip(".").replace("μ ", "μ").replace("k Ω", "kΩ")
     for written, meant in ((" squared", "^2"), (" cubed", "^3"), ("ms^{-", "m s^{-")):  # no milliseconds
         text = text.replace(written, meant)
     text = re.sub(r"(?<=[a-z])-(?=[a-z]{3})|(?<=\bsq)\.|(?<=\bcu)\.", " ", text)  # newton-metres, sq.cm

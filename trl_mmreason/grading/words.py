@@ -29,8 +29,12 @@ NUMBER_WORDS = {
 
 
 _NAMED = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
-_ORDINALS = dict(zip(_NAMED, ["1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 13))], strict=True))
-_ORDINAL = re.compile(rf"\b(?:{'|'.join(_ORDINALS)})\b")
+ORDINALS = dict(zip(_NAMED, ["1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 13))], strict=True))
+ORDINALS |= {f"{word}th": f"{number}th" for number, word in enumerate(_ONES[13:], 13)} | {"twentieth": "20th"}
+_ORDINAL = re.compile(rf"\b(?:{'|'.join(ORDINALS)})\b")
+# Another word for the same
+_SAME = {"gray": "grey", "anticlockwise": "counterclockwise", "colour": "color", "centre": "center"}
+_SAME |= {"nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast"}
 _COUNTRY = re.compile(r"\b(?:united (?:states(?: of america)?|(kingdom))|usa)\b")
 # What a word may end in without meaning anything else: increasing, 左边
 _ENDING = re.compile(
@@ -52,9 +56,10 @@ def _undotted(text: str) -> str:
 
 def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
-    plain = _ORDINAL.sub(lambda match: _ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
+    plain = _ORDINAL.sub(lambda match: ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
     plain = _COUNTRY.sub(lambda match: "uk" if match[1] else "us", plain)
-    return tuple(_WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", "")))
+    found = _WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", ""))
+    return tuple(_SAME.get(word, word) for word in found)
 
 
 def is_prose(text: str) -> bool:
