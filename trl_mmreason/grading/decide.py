@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
 from .choices import OR, chosen, implied_choices, names_a_choice
-from .equivalence import chemical, same_answer
+from .equivalence import chemical, same_answer, truth
 from .notation import Refused, Undefined, Unreadable, balanced, normalise
 from .numeric import MAX_BITS, limited_steps, value_of
 
@@ -71,6 +71,8 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
     text = str(gold).strip()
     if not text or text in _NOT_GIVEN:
         return "it is empty" if not text else f"it is {text!r}"
+    if truth(text):
+        return None
     if not balanced("".join(_BRACE.findall(_ESCAPE.sub("", text)))):
         return "its braces are not balanced"
     try:

@@ -77,7 +77,7 @@ _WITHDRAWN = re.compile(
 # The next sentence that takes an answer back: "Wait, that is wrong." "Actually, it should be 25."
 TAKES_BACK = re.compile(
     r"[\s$*_)\]\\.!;,]{0,9}(?:but\s|oh,?\s)?\b(?:wait|no|hmm+|actually|correction|oops|sorry|hold\s+on)\b(?:[^.!?\n]|\.\d){0,80}?"
-    r"\b(?:wrong|incorrect|mistake|mistaken|fails|not\s+(?:right|correct|true)|(?:should|must|ought\s+to)\s+(?:be|have\s+been))\b",
+    r"\b(?:wrong|incorrect|mistake|mistaken|mis-?read|fails|not\s+(?:right|correct|true)|(?:should|must|ought\s+to)\s+(?:be|have\s+been))\b",
     re.I,
 )
 _TAKEN_BACK = re.compile(r"\b(?:wait|actually|however|instead|correction|mistake)\b|^\W*\(?[A-J][).:]\W", re.I | re.M)
@@ -96,6 +96,7 @@ _SENTENCE_END = re.compile(
 # After "yes" and "no" the reason stays: it may belong to a choice's text, and comparing cuts it where it does not.
 _REASON = re.compile(
     r"(?<!\byes)(?<!\bno)(?<!\byes,)(?<!\bno,)(?:(?:[,;，；(]\s{0,3}|\s)(?:because|since)\b|[,;，；(]\s{0,3}(?:as|so|which|where|not|but)\b)"
+    r"|[,;(]\s{0,3}(?:or\s)?(?:about|approximately|approx\.|roughly)\s"
     r"|(?<!是)(?<!否)[,;，；(（]?\s?(?:因为|由于|所以|因此)",
     re.I,
 )
@@ -111,11 +112,13 @@ _SENTENCE = re.compile(
     r"|needs|knows?|so|therefore|because)\b|\?|？|我|认为|觉得|等于|应该|所以|因此|因为|得到|得出|共有|(?<=[^不\s])是",
     re.I,
 )
-YES_OR_NO = re.compile(r"(?:yes|no|是的?|不是|否|对|不对)(?=\s?(?:[,.;:!—，。；：！]|because\b|since\b|因为|\Z))", re.I)
+YES_OR_NO = re.compile(
+    r"(?:yes|no|true|false|是的?|不是|否|对|不对)(?=\s?(?:[,.;:!—，。；：！]|because\b|since\b|因为|\Z))", re.I
+)
 
 _BOLD = re.compile(r"(?<![\w)\]}])\*\*([^*]+)\*\*(?![\w(])")  # not the powers of 2**3 + 4**5
 _MATH = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
-_QUOTES = (("*", "*"), ("`", "`"), ('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("「", "」"))
+_QUOTES = (("*", "*"), ("_", "_"), ("`", "`"), ('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("「", "」"))
 _MOST_LAYERS = 4
 
 
@@ -213,6 +216,7 @@ def _first_statement(region: str) -> str:
     if not region:
         return ""
     region = _BOLD.sub(r"\1", region).removeprefix("**").lstrip(_LEADING)
+    region = region if "{" in region else re.sub(r"\}\W*$", "", region)
     if region[:1] == '"' and (end := region.find('"', 1)) > 0:  # of JSON
         return region[1:end]
     if "\n" in region.strip() and _PART.match(region) and (whole := bare_answer(region)):

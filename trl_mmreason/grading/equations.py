@@ -11,7 +11,7 @@ from .expressions import read
 from .listings import Ratio, Same
 from .notation import Unreadable, is_name, split_top
 from .numeric import value_of
-from .units import PLAIN, split_unit, without_units
+from .units import PERCENT, PLAIN, split_unit, without_units
 from .words import is_prose
 
 _PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/+*]|(?<!^)-")
@@ -103,6 +103,8 @@ def _holds(side: str, equation: Equation, same: Same) -> bool:
     bare = without_units(side)
     if _variables(bare) and (equation.name or len(equation.sides) > 2):
         return True
+    if "\\begin" in side or unit == PERCENT and same(side, last):
+        return True
     if bare == side or unit == PLAIN:
         return same(bare, number)
     return same(without_units(side, scaled=True), f"({number})*{unit.factor}") or same(side, last)
@@ -127,7 +129,7 @@ def _scales(part: str) -> bool:
 
 def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     """Compare ratios: 2:3 is 4:6 and 2/3."""
-    if ":" not in answer + gold and not ("-" not in gold and re.fullmatch(r"\d+ to \d+", answer)):
+    if ":" not in answer + gold and not (re.search(r"frac|/", gold) and re.fullmatch(r"\d+ to \d+", answer)):
         return None
     answer, gold = (re.sub(r"(?<=\d) to (?=\d)", ":", text) for text in (answer, gold))
     if is_prose(answer) or is_prose(gold):
@@ -192,8 +194,9 @@ def compare_directed(answer: str, gold: str, same: Same) -> bool | None:
     A change with a direction in words is as large as a gold without one: `increased by 8%` for `8%`.
     """
     left, right = _DIRECTED.fullmatch(answer), _DIRECTED.fullmatch(gold)
-    if left and not right and left["by"]:
-        return same(left["by"], gold)
+    if left and not right and "crease" in (way := str(left["change"] or left["way"]).lower()):
+        amount = left["by"] or left["amount"]
+        return same(amount, gold) or "de" in way and same(f"-{amount}", gold)
     if left is None or right is None:
         return None
     ways = {(match["way"] or match["change"]).lower().replace("anti", "counter") for match in (left, right)}

@@ -19,6 +19,7 @@ from .units import (
     NAMELESS,
     PERCENT,
     PLAIN,
+    UNITS,
     MeasurementUnit,
     asked_unit,
     compound_quantity,
@@ -52,20 +53,44 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
         right = _STATED_NUMBER.sub("", right, count=1)
     if re.fullmatch("[A-Z]{2}", right) and left == right[::-1] and re.search("line|segment|side", answer + gold):
         return True
+    if (claimed := truth(gold)) and truth(answer) == claimed:
+        return True
     percent, asked = speaks_of_percent(gold) or speaks_of_percent(question), question or ""
-    if _ORDERED.search(asked) and all((many := listings.listing(text)) and not many.brackets for text in (left, right)):
+    if (_ORDERED.search(asked) or _CLAIMS.fullmatch(right)) and all(
+        (many := listings.listing(text)) and not many.brackets for text in (left, right)
+    ):
         left, right = f"({left})", f"({right})"
+    if _SIZE.search(asked) and _TIMES.fullmatch(right):
+        left, right = (_TIMES.sub(r"(\1, \2)", text) for text in (left, right))
+    unit = asked_unit(question)
+    unit = None if unit == UNITS["pound"] and "£" in answer + gold else unit
     return _same(
         left,
         right,
-        Terms(lenient, asked_unit(question), _asked_variables(question), percent, bool(_ROUND.search(asked))),
+        Terms(lenient, unit, _asked_variables(question), percent, bool(_ROUND.search(asked))),
     )
 
 
 _HEADING = re.compile(r"^(?!.*answer)[A-Z][a-z]+(?: [a-z]+){0,4}: (?=.*\d|[A-Z])")  # Domain: all numbers
 _HEADED = re.compile(r"\b(?!answer)([a-z]+): (?=[-\d])")  # mean: 7, mode: 5
-_ORDERED = re.compile(r"\bin (?:that|this|the (?:same|given|following)) order\b|\brespectively\b|依次", re.I)
-_ROUND = re.compile(r"\b(?:round(?:ed)?|nearest|decimal places?|significant)\b|保留|精确到", re.I)
+_TRUTH = dict.fromkeys("T true √ ✓ ✔ checkmark 对 正确".split(), "true") | dict.fromkeys(
+    "f false × ✗ ✘ times 错 错误".split(), "false"
+)
+
+
+def truth(text: str) -> str | None:
+    """Whether a text is a sign or a word for true or for false, as answers of Chinese tests are."""
+    plain = text.strip("$\\ ")
+    return _TRUTH.get(plain if len(plain) == 1 else plain.lower())
+
+
+_CLAIMS = re.compile(r"(?:yes|no|true|false)(?:,\s*(?:yes|no|true|false))+", re.I)
+_SIZE = re.compile(r"\b(?:order|size|dimensions?) of\b", re.I)
+_TIMES = re.compile(r"(\d+) ?(?:\*|x|by) ?(\d+)")
+_ORDERED = re.compile(
+    r"\bin order\b(?! to)|\bin (?:that|this|the (?:same|given|following)) order\b|\brespectively\b|依次", re.I
+)
+_ROUND = re.compile(r"\b(?:round(?:ed)?|nearest|decimals?(?: places?)?|significant|approximately)\b|保留|精确到", re.I)
 _IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
 
 
@@ -76,11 +101,13 @@ def _asked_variables(question: str | None) -> str:
 @lru_cache(maxsize=1024)  # or a chain of nested equations would be compared over and over
 def _same(answer: str, gold: str, terms: Terms) -> bool:
     answer, gold = _undressed(answer), _undressed(gold)
+    if "_" in gold and "_" not in answer:
+        answer = re.sub(r"(?<![A-Za-z\\])([A-Za-z])(\d)(?!\d)", r"\1_\2", answer)  # R1 for R_1
     if squeezed(answer) == squeezed(gold):
         return bool(gold)
     if answer.casefold() == gold.casefold() and _NAMED.search(gold):
         return True
-    if _INTEGERS.search(gold):
+    if _INTEGERS.search(gold) or "π" in gold and _counted_otherwise(answer, gold):
         return _same(_without_integers(answer), _without_integers(gold), terms)
     if _SOLUTION.search(gold) and (constants := _CONSTANT.findall(gold)):
         return any(
@@ -147,10 +174,19 @@ _INTEGERS = re.compile(
 )
 
 
+_COUNTER = re.compile(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])")
+
+
+def _counted_otherwise(answer: str, gold: str) -> bool:
+    """Whether k counts in one, and n in the other: 2kπ, 2nπ."""
+    letters = [{*_COUNTER.findall(text)} for text in (answer, gold)]
+    return [*map(len, letters)] == [1, 1] and letters[0] != letters[1]
+
+
 def _without_integers(text: str) -> str:
     """Write `2kπ, k ∈ Z` as `2nπ`."""
     said = _INTEGERS.search(text)
-    letters = [said[1]] if said else re.findall(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])", text)
+    letters = [said[1]] if said else _COUNTER.findall(text)
     text = text[: said.start()] if said else text
     return re.sub(rf"(?<![A-Za-z\\]){letters[0]}(?![A-Za-z])", "n", text) if letters else text
 
@@ -218,7 +254,7 @@ _MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
 _REMARK = re.compile(
     r"(?<=[\d°}π])\s*(?:\((?:(?:[a-z]+ )?angles?|approx(?:imately|\.)?|exact(?:ly)?"
-    r"|(?:rounded|correct to|to the nearest|nearest|since|because)\b[^()]*)\)|in total|✅|✓)$"
+    r"|(?:rounded|correct to|to the nearest|nearest|since|because)\b[^()]*)\)|in total|times|✅|✓)$"
 )
 _CLAIM = re.compile(
     r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
@@ -248,6 +284,8 @@ def _undressed(text: str) -> str:
     text = _AND_A_HALF.sub(lambda match: f"{NUMBER_WORDS.get(match[1].lower(), match[1])} 1/2", text)
     if _NOTHING.fullmatch(text):
         return "∅"
+    text = "does not exist" if text == "DNE" else text
+    text = re.sub(r"^only | only$", "", text)
     text = _REMARK.sub("", _MINUS.sub("-", _ASIDE.sub(r" ≈ \1", text)))
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1].strip()
@@ -359,6 +397,9 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
     text = _PART.sub(_fraction, text)
     first, space, rest = text.partition(" ")
+    if chance := _CHANCE.fullmatch(text):
+        above, below = (NUMBER_WORDS.get(part.lower(), part) for part in chance.groups())
+        return f"{above}/{below}", PLAIN
     if first.lower() in ("minus", "negative") and rest.lower() in NUMBER_WORDS:
         return f"-{NUMBER_WORDS[rest.lower()]}", PLAIN
     if space and first.lower() in NUMBER_WORDS:  # four apples
@@ -366,6 +407,9 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
     text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)
+
+
+_CHANCE = re.compile(r"(?:an? )?([a-z]+|\d+) (?:in|out of) ([a-z]+|\d+)(?: chance)?", re.I)  # one in five
 
 
 def _fraction(part: re.Match[str]) -> str:
@@ -413,8 +457,14 @@ def _values(
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
         value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
-        rounded = terms.rounded and unit == gold_unit and "." in target and _rounds_to(value, target)
-        return rounded or numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
+        rounded = (
+            terms.rounded
+            and unit == gold_unit
+            and (
+                "." in target and _rounds_to(value, target) or re.search(r"\.\d\d", value) and _rounds_to(target, value)
+            )
+        )
+        return bool(rounded) or numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
         return bool(words(gold)) and same_words(answer, gold)
 

@@ -104,20 +104,20 @@ def extract_answer(text: str, *, parts: bool = False, choices: Mapping[str, str]
         return declared_answer(spoken[boxes.missing_until :])
     if boxes.filled:
         return _last_answer(spoken, boxes.filled, parts=parts)
-    answer = _stated(declared_answer(spoken)) or (
+    answer = _stated(declared_answer(spoken), choices) or (
         None
         if boxes.some_are_empty
         else concluded_answer(spoken, parts=parts, choices=choices)
-        or _stated(bare_answer(spoken))
+        or _stated(bare_answer(spoken), choices)
         or opening_choice(spoken)
     )
     # What is left of a box or tag here never closed: the answer was cut off.
     return None if answer is None or _OPENER.search(answer) else answer
 
 
-def _stated(answer: str | None) -> str | None:
+def _stated(answer: str | None, choices: Mapping[str, str] | None) -> str | None:
     """What an answer states that is a sentence: `The angle measures 30°`."""
-    told = answer and re.search(r"\d", answer) and _IS_SENTENCE.match(answer)
+    told = answer and not choices and re.search(r"\d", answer) and _IS_SENTENCE.match(answer)
     return stated_value(answer) or answer if answer and told else answer
 
 
@@ -263,12 +263,4 @@ def _are_neighbours(text: str, left: _Span, right: _Span, parts: bool) -> bool:
     gap = right.start - left.end
     short = 0 <= gap <= _LONGEST_SEPARATOR
     separators = _NAMED_SEPARATORS if parts else _SEPARATORS
-    if (
-        parts
-        and short
-        and re.fullmatch(
-            r"[\s$]*,?\s?and\s(?:the|its)\s[^\d.!?,]{0,30}(?:is|are|=)[\s$]*", text[left.end : right.start]
-        )
-    ):  # and the area is
-        return left.is_box and right.is_box
     return left.is_box and right.is_box and short and bool(separators.fullmatch(text, left.end, right.start))

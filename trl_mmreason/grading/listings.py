@@ -103,7 +103,7 @@ def labelled_parts(text: str) -> list[str] | None:
     return [parts[label].removesuffix(" and").rstrip(" ,;") for label in labels]
 
 
-_CIRCLED = re.compile(r"\(\d\)(?:[\s,;和与及]+(?:and\s+)?\(\d\))+")
+_CIRCLED = re.compile(r"\(\d\)(?:[\s,;和与及]*(?:and\s+)?\(\d\))+")
 
 
 def compare_circled(answer: str, gold: str) -> bool | None:
@@ -189,7 +189,8 @@ def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, An
     return all(finds_one(entry, set()) for entry in left)
 
 
-_MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_SCALED = re.compile(r"(.+?)\s*\*?\s*(\\begin\{.*)", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
 
 def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
@@ -197,6 +198,10 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     if not (_MATRIX.fullmatch(answer) or _MATRIX.fullmatch(gold)):
         return None
     left, right = _rows(answer), _rows(gold)
+    if left and right and len(right) == 1 < len(left) and answer.startswith("["):
+        left = [sum(left, [])]  # [a, b] may be a row
+    elif left and right and len(left) == 1 < len(right) and gold.startswith("["):
+        right = [sum(right, [])]
     if (left is None and "\\begin" in answer) or (right is None and "\\begin" in gold):
         return None  # products and powers of matrices
     if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
@@ -235,6 +240,8 @@ def compare_matrix_products(answer: str, gold: str) -> bool | None:
 
 
 def _rows(text: str) -> list[list[str]] | None:
+    if (scaled := _SCALED.fullmatch(text)) and _MATRIX.fullmatch(scaled[2]) and not re.search("begin|=", scaled[1]):
+        return [[f"({scaled[1]})*({entry})" for entry in row] for row in _rows(scaled[2]) or []] or None
     if match := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in match.group(2).split("\\\\") if row.strip()]
         if sum(map(len, rows)) > MAX_ENTRIES:

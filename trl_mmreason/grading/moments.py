@@ -11,9 +11,12 @@ _NAMES = "january february march april may june july august september october no
 MONTHS = {form: number for number, name in enumerate(_NAMES, 1) for form in (name, name[:3])} | {"sept": 9}
 _BESIDE = re.compile(r"(?:(?<=\d)(?:st|nd|rd|th))?,?\s+(?:of\s+)?|\.\s|[a-z]{3,6}day,?\s|^(?:on|the)\s")
 _DATE = re.compile(r"(\d{4})[-/.年](\d{1,2})[-/.月](\d{1,2})日?")
+_DAY_FIRST = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})")  # or the month
 _PLAIN_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _PARTS = {"half": "30", "半": "30", "一刻": "15", "quarter": "15"}
-_PAST = re.compile(r"(?:a )?(half|quarter|five|ten|twenty|twenty-five)(?: minutes)? (past|to) ([a-z]+|1?\d)")
+_PAST = re.compile(
+    r"(?:a )?(half|quarter|five|ten|twenty|twenty-five|[1-5]?\d(?= minutes))(?: minutes)? (past|to) ([a-z]+|1?\d)"
+)
 _CLOCK = re.compile(
     r"(上午|早上|凌晨)?(下午|晚上|傍晚)?\s*(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(?:([ap]|[AP](?=.*M))\.?\s?[mM]\.?)?"
 )
@@ -38,6 +41,9 @@ def _date(text: str) -> tuple[int, list[int]] | None:
     if match := _DATE.fullmatch(text):
         year, month, day = map(int, match.groups())
         return month, [day, year]
+    if match := _DAY_FIRST.fullmatch(text):
+        month, day = sorted(map(int, match.group(1, 2)))
+        return (month, [day, int(match[3])]) if month <= 12 < day else None
     words = _BESIDE.sub(" ", text.lower() + " ").split()
     months = [MONTHS[word] for word in words if word in MONTHS]
     numbers = sorted(int(word) for word in words if word.isdigit())
@@ -47,13 +53,14 @@ def _date(text: str) -> tuple[int, list[int]] | None:
 def _clock(text: str) -> tuple[list[int], list[int], str] | None:
     """Hour, minute and second as written, the same on 24 hours, and `a`, `p` or nothing for the half of the day."""
     if (past := _PAST.fullmatch(text.lower())) and (spoken := NUMBER_WORDS.get(past[3], past[3])).isdecimal():
-        minutes = int(_PARTS.get(past[1]) or NUMBER_WORDS[past[1]])
+        minutes = int(_PARTS.get(past[1]) or NUMBER_WORDS.get(past[1], past[1]))
         text = f"{spoken}:{minutes:02}" if past[2] == "past" else f"{(int(spoken) - 2) % 12 + 1}:{60 - minutes}"
     if re.search("点|(?<!小)时", text):
         text = re.sub("[一二两三四五六七八九十]+(?=[点时分])", lambda match: NUMBER_WORDS.get(match[0], match[0]), text)
         text = re.sub(
             r"[点时](?:(\d{1,2})分?|(半|一刻)|整)?$", lambda m: f":{m[1] or _PARTS.get(m[2], '00'):0>2}", text
         )
+    text = re.sub(r"^12(?::00)? (?=noon|midnight)", "", text.lower()) if "n" in text else text
     text = {"noon": "12 pm", "midnight": "12 am"}.get(text.lower(), text.replace(" o'clock", ":00"))
     match = _CLOCK.fullmatch(text)
     if match is None or not (match[4] or match[6]):

@@ -135,6 +135,10 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
     ("mil", re.compile(r"(?<=\d)\s*per ?mil(?:le?)?\b"), " /1000 "),
     ("0b", re.compile(r"(?<![\w.])0b([01]+)(?!\w)"), r"\1_2"),
+    ("\\over", re.compile(r"\{([^{}]+?)\\over\b([^{}]+?)\}"), r"\\frac{\1}{\2}"),
+    ("at ", re.compile(r"\bat (?:least (?=[-$\d])|(most )(?=[-$\d]))"), lambda match: "<= " if match[1] else ">= "),
+    ("±", re.compile(r"^([a-z]) ?= ?[^=]*±[^=]*=(?!=)"), r"\1 = "),
+    ("pm", re.compile(r"^([a-z]) ?= ?[^=]*\\pm\b[^=]*=(?!=)"), r"\1 = "),
     ("choose", re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}"), r"\\binom{\1}{\2}"),
     ("US", re.compile(r"\bUS(?:D\s?\\?\$?|\\?\$)\s*(?=\d)"), "¤"),
     ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),
@@ -227,7 +231,7 @@ def normalise(text: str) -> str:
     check_depth(text)
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
-    text = re.sub(r"(?:\{ ?\} ?)?\^ ?(?:\{ ?° ?\}|°)", "°", text)
+    text = re.sub(r"(?:\{ ?\} ?)?\^ ?(?:\{ ?[°∘] ?\}|[°∘])", "°", text)
     text = _MINUTES.sub(_in_degrees, text)
     text = _TIMES.sub("*", re.sub(r"==+", "=", text))
     text = _POWER_FIRST.sub(r"_\2^\1", text)

@@ -31,7 +31,8 @@ _HAN = "一二三四五六七八九十百"
 _TERM = (
     r"(?:all (?:real numbers|reals)(?:\s(?:except|but)\s[^.,;]{1,40})?|\$[^$]{1,90}\$|\\\(.{1,90}?\\\)"
     r"|(?:\\?[(\[{](?=[^()\[\]{}]*\d)[^()\[\]{}]{1,60}\\?[)\]}])+(?:[/^*²³][\w/^*²³(){}]*)?"
-    rf"|\d+ to \d+|(?:[上下]午|早上|晚上)?\d{{1,2}}[点时](?:\d{{1,2}}分?|半|整)?|[{_HAN}]+分之[{_HAN}]+"
+    rf"|(?:a )?(?:\d+|half|quarter|five|ten|twenty)(?: minutes)? (?:to|past|in|out of) (?:{_NUMBER_WORDS}|\d+)"
+    rf"|(?:[上下]午|早上|晚上)?\d{{1,2}}[点时](?:\d{{1,2}}分?|半|整)?|[{_HAN}]+分之[{_HAN}]+"
     r"|(?:(?:in|de)crease[ds]? (?:of|by) )?(?!\d+(?:st|nd|rd|th)\b)[-+−±]?\\?[$€£¥]?(?:[A-Za-z]{0,2}|[√(|])"
     r"\d[\w.,/^*·×²³⁻¹(){}%°‰:√π'′\"|+−-]*(?<![.,:\"])"
     r"|[-+−]?(?![aAI](?![\w/^*²³(+=]))[∠√△]?[A-Za-z](?![A-Za-z])[-+*/=<>^−|(⁻′')A-Za-z\d_¹²³₀-₄.°%]*(?<![.'])(?![A-Za-z'’])"
@@ -50,9 +51,9 @@ _NO_UNIT = re.compile(r"(?:^| )(?:in|an?|A)$")
 
 STATES = re.compile(
     r"\b(?:is|are|was|were|be|being|equals?|gives?|giving|makes?|making|left with|leaves?|leaving|becomes?|yields?"
-    r"|totals?|measures?|gets?|obtain|have|has|having|approximately|namely|means|reach(?:es)?|shows?|says|reads|costs?|needs?|takes?"
+    r"|totals?|measures?|gets?|obtain|have|has|had|having|looks\slike|approximately|namely|means|reach(?:es)?|shows?|says|reads|costs?|needs?|takes?"
     r"|weighs?|contains?|find|produces|holding|lies\sin|points(?=\s(?:out|into|up|down|left|right))|it's|arriv\w+|results?\s+in|ends?\sup\swith|\w+ed\sby(?<!creased\sby)"
-    r"|(?:belong|correspond|amount|lead|come|came|work|add|point|turn)s?(?:\s(?:out|up))?\s(?:to(?:\sbe)?|as|on|at))\b\s?"
+    r"|(?:belong|correspond|amount|lead|come|came|work|add|point|turn|simplifie)s?(?:\s(?:out|up))?\s(?:to(?:\sbe)?|as|on|at))\b\s?"
     r"|(?:[=≈是为]|等于|达到|[得有多少剩共了])\s?|[:：](?!\d)\s?|\bi\.e\.,?\s",
     re.I,
 )
@@ -87,7 +88,7 @@ _CHOICE = re.compile(
     rf"|\b({_LETTERS})\s(?:(?:is|are)\s(?:all\s|both\s)?(?:right|correct|true)|fits?|match(?:es)?|works?)\b"
 )
 _BUT = re.compile(r"\bnot\b.*?\bbut\b")
-_CLAIMED = re.compile(rf"(?:\A|[.!?\n]\s{{0,3}}|\b(?:so|thus|hence|therefore),?\s)({YES_OR_NO.pattern})", re.I)
+_CLAIMED = re.compile(rf"(?:\A|[.!?\n]\s{{0,3}}|\b(?:so|thus|hence|therefore)[,:]?\s)({YES_OR_NO.pattern})", re.I)
 _NEGATED = re.compile(r"\bnot\b|n't|不|没")
 _DETAIL = re.compile(
     r"\s(?:of|in|on|at|with|from|for|here|there|now|nor|that|who|which|above|below|behind)\b.*|\s\(.*", re.I | re.S
@@ -103,7 +104,7 @@ _WITHIN = re.compile(rf"(?=.*\b(?:therefore|thus|hence)\s){_REST}")  # The side 
 # What is bold in the last sentence, and a sentence itself
 _ONLY = re.compile(rf"[\s*]*{_REST}")
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[^*.!?。\n]{0,40}[.。!]?\Z")
-_SYMBOL = re.compile(r"[a-z]{1,3}[²³]?")  # of a vector or a unit
+_SYMBOL = re.compile(r"[a-z]|[a-z]{1,2}[²³]|[ckm]?[mgls]")  # of a vector or a unit
 _LESS = r"(?P<less>less|fewer|(?:small|short|low|young|cheap|slow|light)er)"
 _COMPARISON = re.compile(
     rf"\s(?:(?:is|are|(?:must|has to) be)\s)?(?:(?:{_LESS}|more|(?:great|larg|bigg|long|high|tall|old)er)"
@@ -250,7 +251,7 @@ def last_statement(
 
 def _named(sentence: str, choices: Mapping[str, str]) -> str | None:
     """The choice that a sentence names last by its letter, or alone by its text: in it, behind a verb, in a clause."""
-    if re.search(r"\b(?:rul|exclud|eliminat)\w+\b", sentence):
+    if re.search(r"\b(?:(?:rul|exclud|eliminat)\w+\b|none of\b)", sentence, re.I):
         return None
     if labels := list(_CHOICE.finditer(sentence)):
         return next(filter(None, labels[-1].groups()))

@@ -195,7 +195,7 @@ def split_unit(text: str, *, products: bool = False) -> tuple[str, MeasurementUn
     """
     for sign, name in CURRENCIES.items():
         if text.startswith((sign, f"-{sign}")):
-            return text.replace(sign, "", 1).strip(), UNITS[name]
+            return re.sub(r"\s*(?:per |/ ?|each\b)[a-z]*$", "", text.replace(sign, "", 1)).strip(), UNITS[name]
     if text.startswith("百分之"):
         return text[3:].strip(), PERCENT
     text = _IN_BRACKETS.sub(r"\1", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from .notation import MARKS
 
@@ -34,6 +35,8 @@ ORDINALS |= {f"{word}th": f"{number}th" for number, word in enumerate(_ONES[13:]
 _ORDINAL = re.compile(rf"\b(?:{'|'.join(ORDINALS)})\b")
 # Another word for the same
 _SAME = {"gray": "grey", "anticlockwise": "counterclockwise", "colour": "color", "centre": "center"}
+_SAME |= {"mon": "monday", "tue": "tuesday", "wed": "wednesday", "thu": "thursday", "fri": "friday"}
+_SAME |= {"max": "maximum", "min": "minimum"}
 _SAME |= {"nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast"}
 _COUNTRY = re.compile(r"\b(?:united (?:states(?: of america)?|(kingdom))|usa)\b")
 # What a word may end in without meaning anything else: increasing, 左边
@@ -58,6 +61,7 @@ def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
     plain = _ORDINAL.sub(lambda match: ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
     plain = _COUNTRY.sub(lambda match: "uk" if match[1] else "us", plain)
+    plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(c))  # Napoléon
     found = _WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", ""))
     return tuple(_SAME.get(word, word) for word in found)
 
@@ -90,8 +94,12 @@ _HEAD = re.compile(
 )
 
 
+_TOWARDS = re.compile(r"^(?:(?:moving|going|pointing|heading|facing) )?(?:(?:to|towards?) (?:the )?)?", re.I)
+
+
 def same_words(answer: str, gold: str) -> bool:
     """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
+    answer, gold = (_TOWARDS.sub("", text) or text for text in (answer, gold))
     for headed, other in ((answer, gold), (gold, answer)):
         match = _HEAD.fullmatch(headed.strip(" ."))
         if match and (match[1] or match[2]).casefold() == other.strip(" .").casefold():
