@@ -385,11 +385,23 @@ def test_an_answer_that_stands_is_found(text):
         ('{"reasoning": "12 and 20", "final_answer": "8"}', "8"),
         ("Final answers:\n(1) BC = 5\n(2) Area = 30", "(1) BC = 5; (2) Area = 30"),
         ("**Answer:** She spent $9.24.", "$9.24"),
+        (r"\theta = \boxed{30} \text{ rad}", "30  rad"),
+        ('{"answer": 42}', "42"),
+        ("Answer: _42_", "42"),
+        ("**Final Answer**\nIt is less than 11, i.e. 3 < c < 11.", "It is less than 11, i.e. 3 < c < 11"),
+        ("**Answer:** 5/14, or about 0.357", "5/14"),
+        (r"The answer is \boxed{7}. Actually no, I mis-read the axis.", None),
         (r"\boxed{B} Actually, B fails for x = 0. The correct option is D.", "D"),
     ],
 )
 def test_answers_of_some_models(text, answer):
     assert extract_answer(text) == answer
+
+
+def test_boxes_of_named_things_keep_their_names():
+    text = r"The mean is \boxed{6} and the median is \boxed{5.5}."
+    assert extract_answer(text, parts=True) == "mean = 6, median = 5.5"
+    assert extract_answer(text) == "5.5"
 
 
 def test_a_minus_sign_is_no_bullet():

@@ -1,10 +1,10 @@
 """Answers of other origin: test suites and public reports of other graders, and textbooks, labelled by hand.
 
 `outside` was written by people who had not seen the rules, and graded once before it was learnt from (docs/grading.md);
-`unseen` was, too, and no rule has learnt from it yet. Answers with `"protocol": "prose"` declare nothing. The other
-files have origins of their own. The rules were written
-with `view` in sight, `stop` said by its totals when to stop, and `sealed` was opened once, afterwards. Single cases of
-these two are not to be looked at: a rule that is written for one of them takes away what they tell. Of `view`, what an
+`unseen` is the last such set: its first grading is in the docs, and kinds that it showed were learnt since. Answers
+with `"protocol": "prose"` declare nothing. The other files have origins of their own. The rules were written with
+`view` in sight, `stop` said by its totals when to stop, and `sealed` was opened once, afterwards. Single cases of these
+two are not to be looked at: a rule that is written for one of them takes away what they tell. Of `view`, what an
 outsider found later is part, too.
 """
 
@@ -59,7 +59,7 @@ def test_of_cases_that_nobody_looked_at_nearly_all_are_decided_rightly(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "declared", "prose", "most"), [("outside", 0.99, 0.97, 0.01), ("unseen", 0.955, 0.85, 0.0151)]
+    ("name", "declared", "prose", "most"), [("outside", 0.99, 0.95, 0.01), ("unseen", 0.94, 0.9, 0.01)]
 )
 def test_answers_of_outsiders(name, declared, prose, most):
     """Shares of what is declared and of prose that are decided rightly, and of the wrong ones that are paid at most."""

@@ -90,7 +90,7 @@ _TRAILING = " \t\r\n,;:，；、："
 _SENTENCE_END = re.compile(
     r"\n|。|．(?!\d)"
     r"|(?<!\bsq)(?<!\bcu)(?<!\bst)(?<!\bdr)(?<!\bmr)(?<!\bmrs)(?<!\bapprox)(?<!\bjan)(?<!\bfeb)(?<!\bmar)(?<!\bapr)"
-    r"(?<!\bjun)(?<!\bjul)(?<!\baug)(?<!\bsept)(?<!\bsep)(?<!\boct)(?<!\bnov)(?<!\bdec)(?<!\.)\.(?=[*_\"'”)\]$]{0,4}(?:\s|\Z))",
+    r"(?<!\bjun)(?<!\bjul)(?<!\baug)(?<!\bsept)(?<!\bsep)(?<!\boct)(?<!\bnov)(?<!\bdec)(?<!\bi\.e)(?<!\be\.g)(?<!\.)\.(?=[*_\"'”)\]$]{0,4}(?:\s|\Z))",
     re.I,
 )
 # After "yes" and "no" the reason stays: it may belong to a choice's text, and comparing cuts it where it does not.

@@ -56,7 +56,7 @@ def _same_name(left: str, right: str) -> bool:
 
 def _defines(side: str) -> bool:
     r"""Whether a side only names a value: `x`, `(x, y)`, `\frac{a}{b}`, `\sin A`; `x - 4 = 4` does not say 4."""
-    if is_name(side) or "..." in side or re.fullmatch(r"\|\s*[A-Z]{2,}\s*\|", side):
+    if is_name(side) or "..." in side or re.fullmatch(r"\|\s*[A-Za-z\u20d7]+\s*\|", side):
         return True
     parts = _PARTS.sub(" , ", side).split(" , ")
     return all(is_name(part.strip()) for part in parts if part.strip()) and any(map(str.strip, parts))
@@ -103,7 +103,7 @@ def _holds(side: str, equation: Equation, same: Same) -> bool:
     bare = without_units(side)
     if _variables(bare) and (equation.name or len(equation.sides) > 2):
         return True
-    if "\\begin" in side or unit == PERCENT and same(side, last):
+    if re.search(r"\\(?:begin|lim)", side) or unit == PERCENT and same(side, last):
         return True
     if bare == side or unit == PLAIN:
         return same(bare, number)

@@ -55,6 +55,12 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
         return True
     if (claimed := truth(gold)) and truth(answer) == claimed:
         return True
+    if all(_PHONE.fullmatch(text) for text in (answer, gold)):
+        return re.sub(r"\D", "", answer) == re.sub(r"\D", "", gold)
+    if re.fullmatch("[A-Z](?:, ?[A-Z])+", gold) and answer.isalpha():
+        return answer == re.sub("[, ]", "", gold)  # ACB for A, C, B
+    if gold == "0" and answer.lower().strip(" .") in ("none", "no") and re.search("how many", question or "", re.I):
+        return True
     percent, asked = speaks_of_percent(gold) or speaks_of_percent(question), question or ""
     if (_ORDERED.search(asked) or _CLAIMS.fullmatch(right)) and all(
         (many := listings.listing(text)) and not many.brackets for text in (left, right)
@@ -73,7 +79,7 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
 
 _HEADING = re.compile(r"^(?!.*answer)[A-Z][a-z]+(?: [a-z]+){0,4}: (?=.*\d|[A-Z])")  # Domain: all numbers
 _HEADED = re.compile(r"\b(?!answer)([a-z]+): (?=[-\d])")  # mean: 7, mode: 5
-_TRUTH = dict.fromkeys("T true √ ✓ ✔ checkmark 对 正确".split(), "true") | dict.fromkeys(
+_TRUTH = dict.fromkeys("T true yes √ ✓ ✔ checkmark 对 正确".split(), "true") | dict.fromkeys(
     "f false × ✗ ✘ times 错 错误".split(), "false"
 )
 
@@ -84,11 +90,14 @@ def truth(text: str) -> str | None:
     return _TRUTH.get(plain if len(plain) == 1 else plain.lower())
 
 
-_CLAIMS = re.compile(r"(?:yes|no|true|false)(?:,\s*(?:yes|no|true|false))+", re.I)
+_PHONE = re.compile(r"\+?(?=(?:.*[ ()-]){2})[\d() -]{8,20}")
+_CLAIMS = re.compile(r"(?:yes|no|true|false|[TF])(?:,\s*(?:yes|no|true|false|[TF]))+", re.I)
 _SIZE = re.compile(r"\b(?:order|size|dimensions?) of\b", re.I)
 _TIMES = re.compile(r"(\d+) ?(?:\*|x|by) ?(\d+)")
 _ORDERED = re.compile(
-    r"\bin order\b(?! to)|\bin (?:that|this|the (?:same|given|following)) order\b|\brespectively\b|依次", re.I
+    r"\bin order\b(?! to)|\bfrom (?:the )?(?:\w+est|most|least)\b|\bin (?:which|what) order\b"
+    r"|\bin (?:that|this|the (?:same|given|following)) order\b|\brespectively\b|依次",
+    re.I,
 )
 _ROUND = re.compile(r"\b(?:round(?:ed)?|nearest|decimals?(?: places?)?|significant|approximately)\b|保留|精确到", re.I)
 _IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
@@ -236,7 +245,8 @@ def chemical(text: str) -> str | None:
 # ------------------------------------------------------------------------------------------------------------ dressing
 # What a sentence in a box says its value is
 _STATED = re.compile(
-    r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals)\s|there (?:is|are)\s|it(?: is|'s) (?:an? )?|(?:in )?total:)\s*(?!not\b)",
+    r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals|gets|becomes)\s"
+    r"|there (?:is|are)\s|it(?: is|'s) (?:an? )?|(?:in )?total:)\s*(?!not\b)",
     re.I,
 )
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
@@ -395,7 +405,7 @@ def in_full(text: str) -> str:
 
 def quantity(text: str) -> tuple[str, MeasurementUnit]:
     """The number and the unit of `5 cm`, `four apples`, `3.5 million`, in canonical form."""
-    text = _PART.sub(_fraction, text)
+    text = re.sub(r"^an? (?=dozen|hundred|thousand|million)", "1 ", _PART.sub(_fraction, text))
     first, space, rest = text.partition(" ")
     if chance := _CHANCE.fullmatch(text):
         above, below = (NUMBER_WORDS.get(part.lower(), part) for part in chance.groups())

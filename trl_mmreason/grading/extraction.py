@@ -20,6 +20,7 @@ from .declarations import (
     without_math_delimiters,
 )
 from .prose import STATES, concluded_answer, last_statement, stated_value
+from .units import parse_unit
 
 _THINK = re.compile(r"<(/?)think>", re.I | re.A)
 
@@ -48,6 +49,9 @@ _BARE_BOX = re.compile(r"(\\(?:boxed|fbox))\s+(?=[^\s{}$])([^\s{}$]+?)(?=[.,;]?(
 _SEPARATORS = re.compile(
     r"(?:\s|[$,;&、，；和或及与]|and\b|or\b|\\text\{\s*(?:and|or|和|或)\s*\}|\\q?quad\b|\\[()\[\],;: ])*", re.I
 )
+_UNIT_BEHIND = re.compile(r"[\s\\,;~]*\\(?:text|mathrm)\s?\{([^{}]{1,20})\}(?!\s*\^)")
+_NAMED_BOX = re.compile(r"\b(?:the|its)\s(\w+)\s(?:is|are|equals|=)[\s$]*\Z", re.I)
+_AND_THE = re.compile(r"[\s$]*,?\s?and\s(?:the|its)\s\w+\s(?:is|are|equals|=)[\s$]*", re.I)
 _IS_SENTENCE = re.compile(
     rf"(?!.*answer)(?=.*(?:{STATES.pattern}|\b(?:s?he|they)\b))(?:[A-Za-z]+ [a-z]{{2,}}[ -]|[\u4e00-\u9fff]{{3}})", re.I
 )
@@ -234,15 +238,18 @@ def _last_answer(text: str, spans: list[_Span], *, parts: bool = False) -> str:
     """
     index = _innermost(spans, len(spans) - 1)
     right = spans[index]
-    answers = [_content(text, right)]
+    answers, names = [_content(text, right)], [_box_name(text, right)]
     index -= 1
     while index >= 0 and _are_neighbours(text, spans[index], right, parts):
         right = spans[index]
         answers.append(_content(text, spans[_innermost(spans, index)]))
+        names.append(_box_name(text, right))
         while index >= 0 and spans[index].start >= right.start:  # step over what this box holds
             index -= 1
     if len(answers) == 1:
         return answers[0]
+    if all(names):  # the mean is …, and the median is …
+        answers = [f"{name} = {answer}" for name, answer in zip(names, answers, strict=True)]
     return ", ".join(dict.fromkeys(" ".join(answer.split()) for answer in reversed(answers)))
 
 
@@ -254,7 +261,14 @@ def _innermost(spans: list[_Span], index: int) -> int:
 
 
 def _content(text: str, span: _Span) -> str:
-    return without_dressing(text[span.inner_start : span.inner_end])
+    content = without_dressing(text[span.inner_start : span.inner_end])
+    unit = _UNIT_BEHIND.match(text, span.end)
+    return f"{content} {unit[1]}" if unit and parse_unit(unit[1].strip()) and content[-1:].isdigit() else content
+
+
+def _box_name(text: str, span: _Span) -> str:
+    match = _NAMED_BOX.search(text, max(span.start - _LONGEST_SEPARATOR, 0), span.start)
+    return match[1].lower() if match else ""
 
 
 def _are_neighbours(text: str, left: _Span, right: _Span, parts: bool) -> bool:
@@ -263,4 +277,6 @@ def _are_neighbours(text: str, left: _Span, right: _Span, parts: bool) -> bool:
     gap = right.start - left.end
     short = 0 <= gap <= _LONGEST_SEPARATOR
     separators = _NAMED_SEPARATORS if parts else _SEPARATORS
+    if parts and left.is_box and right.is_box and _AND_THE.fullmatch(text, left.end, right.start):
+        return True
     return left.is_box and right.is_box and short and bool(separators.fullmatch(text, left.end, right.start))

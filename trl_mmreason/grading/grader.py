@@ -141,7 +141,7 @@ class Grader:
         if not golds:
             _report(gold, id, problem)
             return Verdict(None, None, f"the gold answer cannot be used: {problem}")
-        parts = any(re.search(r"[,;]|\([b2]\)|\bor\b|或", one) for one in golds)
+        parts = any(re.search(r"[,;]|\([b2]\)|\b(?:or|and)\b|或", one) for one in golds)
         extracted = (
             prose_answer(completion, golds, known, question)
             if self.prose

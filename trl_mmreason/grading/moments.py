@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 
-from .words import NUMBER_WORDS
+from .words import MONTH_NAMES, NUMBER_WORDS
 
-_NAMES = "january february march april may june july august september october november december".split()
-MONTHS = {form: number for number, name in enumerate(_NAMES, 1) for form in (name, name[:3])} | {"sept": 9}
+MONTHS = {form: number for number, name in enumerate(MONTH_NAMES, 1) for form in (name, name[:3])} | {"sept": 9}
 _BESIDE = re.compile(r"(?:(?<=\d)(?:st|nd|rd|th))?,?\s+(?:of\s+)?|\.\s|[a-z]{3,6}day,?\s|^(?:on|the)\s")
 _DATE = re.compile(r"(\d{4})[-/.年](\d{1,2})[-/.月](\d{1,2})日?")
+_DAY = re.compile(r"\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b", re.I)
 _DAY_FIRST = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})")  # or the month
 _PLAIN_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _PARTS = {"half": "30", "半": "30", "一刻": "15", "quarter": "15"}
@@ -30,7 +30,8 @@ def compare_moments(answer: str, gold: str) -> bool | None:
             return None  # 18:32 may be the ratio 9:16
         return one[1] == other[1] or (one[0] == other[0] and "" in (one[2], other[2]))
     if (date := _date(gold)) and (other_date := _date(answer)):
-        return date == other_date
+        days = {day[:3].lower() for text in (answer, gold) for day in _DAY.findall(text)}
+        return date == other_date and len(days) < 2
     if _PLAIN_DATE.fullmatch(gold):
         return re.findall(r"[1-9]\d*", answer) == re.findall(r"[1-9]\d*", gold) and "-" not in answer[:1]
     return None

@@ -139,6 +139,7 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("at ", re.compile(r"\bat (?:least (?=[-$\d])|(most )(?=[-$\d]))"), lambda match: "<= " if match[1] else ">= "),
     ("±", re.compile(r"^([a-z]) ?= ?[^=]*±[^=]*=(?!=)"), r"\1 = "),
     ("pm", re.compile(r"^([a-z]) ?= ?[^=]*\\pm\b[^=]*=(?!=)"), r"\1 = "),
+    ("→", re.compile(r"(?<=\d) ?→ ?(?=[A-Za-z]\b)"), "-"),
     ("choose", re.compile(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}"), r"\\binom{\1}{\2}"),
     ("US", re.compile(r"\bUS(?:D\s?\\?\$?|\\?\$)\s*(?=\d)"), "¤"),
     ("EUR", re.compile(r"\bEUR\s*(?=\d)"), "€"),

@@ -30,7 +30,7 @@ _HAN = "一二三四五六七八九十百"
 # What a value is made of, between spaces: formulas, brackets, numbers, letters with signs, signs, functions and words
 _TERM = (
     r"(?:all (?:real numbers|reals)(?:\s(?:except|but)\s[^.,;]{1,40})?|\$[^$]{1,90}\$|\\\(.{1,90}?\\\)"
-    r"|(?:\\?[(\[{](?=[^()\[\]{}]*\d)[^()\[\]{}]{1,60}\\?[)\]}])+(?:[/^*²³][\w/^*²³(){}]*)?"
+    r"|(?:\\?[(\[{⟨](?=[^()\[\]{}]*[\d+−-])[^()\[\]{}⟨⟩]{1,60}\\?[)\]}⟩])+(?:[/^*²³][\w/^*²³(){}]*)?"
     rf"|(?:a )?(?:\d+|half|quarter|five|ten|twenty)(?: minutes)? (?:to|past|in|out of) (?:{_NUMBER_WORDS}|\d+)"
     rf"|(?:[上下]午|早上|晚上)?\d{{1,2}}[点时](?:\d{{1,2}}分?|半|整)?|[{_HAN}]+分之[{_HAN}]+"
     r"|(?:(?:in|de)crease[ds]? (?:of|by) )?(?!\d+(?:st|nd|rd|th)\b)[-+−±]?\\?[$€£¥]?(?:[A-Za-z]{0,2}|[√(|])"
@@ -89,7 +89,7 @@ _CHOICE = re.compile(
 )
 _BUT = re.compile(r"\bnot\b.*?\bbut\b")
 _CLAIMED = re.compile(rf"(?:\A|[.!?\n]\s{{0,3}}|\b(?:so|thus|hence|therefore)[,:]?\s)({YES_OR_NO.pattern})", re.I)
-_NEGATED = re.compile(r"\bnot\b|n't|不|没")
+_NEGATED = re.compile(r"\b(?:not|cannot)\b|n't|不|没")
 _DETAIL = re.compile(
     r"\s(?:of|in|on|at|with|from|for|here|there|now|nor|that|who|which|above|below|behind)\b.*|\s\(.*", re.I | re.S
 )
@@ -104,6 +104,7 @@ _WITHIN = re.compile(rf"(?=.*\b(?:therefore|thus|hence)\s){_REST}")  # The side 
 # What is bold in the last sentence, and a sentence itself
 _ONLY = re.compile(rf"[\s*]*{_REST}")
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[^*.!?。\n]{0,40}[.。!]?\Z")
+_NO_BOLD = re.compile(r"\b(?:not|never|cannot|than|wrong|mistake|guess|step)\b|n't|不")
 _SYMBOL = re.compile(r"[a-z]|[a-z]{1,2}[²³]|[ckm]?[mgls]")  # of a vector or a unit
 _LESS = r"(?P<less>less|fewer|(?:small|short|low|young|cheap|slow|light)er)"
 _COMPARISON = re.compile(
@@ -117,7 +118,7 @@ _SUPPOSED = re.compile(
 )
 _NO_CONCLUSION = re.compile(
     r"\b(?:not|never|whether|may|cannot|either|than|at\s(?:least|most)|about|between|almost|guess|think|wrong|mistake|estimate"
-    r"|but|while|whereas|twice|half of|(?:need|have|has|want)\sto|must|should|let|step)\b|,\sor\b|n't|不"
+    r"|but|while|whereas|twice|half of|(?:need|have|has|want)\sto|must(?!\sbe)|should|let|step)\b|,\sor\b|n't|不"
     r"|比[^，。]*[多少]|至少|至多|\d\s?[年天个]?[的多前后]"
     r"|\d\s(?:(?:high|low|few|long|tall|old|young|big|small|great|large|short|fast|slow|cheap)er|down|up|ago|ahead|too"
     r"|short)\b"
@@ -170,7 +171,7 @@ def concluded_answer(text: str, *, parts: bool = False, choices: Mapping[str, st
     )
     plain = _worded(plain)
     last = _SENTENCE.split(plain)[-1]
-    bold = None if bold and (_NO_CONCLUSION.search(last) or _SYMBOL.fullmatch(bold[1])) else bold
+    bold = None if bold and (_NO_BOLD.search(last) or _SYMBOL.fullmatch(bold[1])) else bold
     if bold and (short := bare_answer(bold[1])):
         return short
     match = _CONCLUSION.search(plain) or _WITHIN.match(last) or (bold and _ONLY.fullmatch(bold[1]))
@@ -240,7 +241,7 @@ def last_statement(
     lettered = bool(choices) or all(_LETTERED.fullmatch(gold) for gold in golds)
     for sentence in [one for one in _SENTENCE.split(text) if one.strip()][: -_MOST_SENTENCES - 1 : -1]:
         plain = _worded(_REASON.sub("", sentence[-_LONGEST_SENTENCE:]))
-        if lettered and (named := _named(plain, choices or {})):
+        if lettered and not _NEGATED.search(_BUT.sub("", plain)) and (named := _named(plain, choices or {})):
             return named
         if in_words:
             return next((gold for gold in golds if _says(plain, gold, question)), None)

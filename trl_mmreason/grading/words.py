@@ -36,6 +36,8 @@ _ORDINAL = re.compile(rf"\b(?:{'|'.join(ORDINALS)})\b")
 # Another word for the same
 _SAME = {"gray": "grey", "anticlockwise": "counterclockwise", "colour": "color", "centre": "center"}
 _SAME |= {"mon": "monday", "tue": "tuesday", "wed": "wednesday", "thu": "thursday", "fri": "friday"}
+MONTH_NAMES = "january february march april may june july august september october november december".split()
+_SAME |= {name[:3]: name for name in MONTH_NAMES}
 _SAME |= {"max": "maximum", "min": "minimum"}
 _SAME |= {"nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast"}
 _COUNTRY = re.compile(r"\b(?:united (?:states(?: of america)?|(kingdom))|usa)\b")
@@ -86,6 +88,12 @@ _SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)
 
 
 # What an adjective may stand without
+_LABELLED = re.compile(
+    r"(?:the )?(?:point|figure|page|picture|image|graph|curve|line|net|number|step|item|question|panel|set|group) "
+    r"(?:number |no\.? ?)?(\(?(?:[A-Z]'?|\d+|[IVXivx]+)\)?)",
+    re.I,
+)
+_COMPASS = {"N": "north", "E": "east", "S": "south", "W": "west"}
 _HEAD = re.compile(
     r"(?:the )?(?!any |each |this |that |every )([a-z]{3,}(?:[ -](?:right|angled))?)"
     r" (?:line|bar|curve|slice|one|triangle|angle|function|number|correlation)"
@@ -101,6 +109,10 @@ def same_words(answer: str, gold: str) -> bool:
     """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
     answer, gold = (_TOWARDS.sub("", text) or text for text in (answer, gold))
     for headed, other in ((answer, gold), (gold, answer)):
+        if (label := _LABELLED.fullmatch(headed.strip(" ."))) and label[1].strip("()") == other.strip(" .()"):
+            return True
+        if _COMPASS.get(headed.strip(" .")) == other.lower():
+            return True
         match = _HEAD.fullmatch(headed.strip(" ."))
         if match and (match[1] or match[2]).casefold() == other.strip(" .").casefold():
             return True
