@@ -35,6 +35,8 @@ BENCHMARKS = {
     "weight_sync": ("weight_sync", "weight_sync_served", "adapter_sync"),
     "on_paper": ("on_paper", "recipe_steps"),
     "rows": ("rows",),
+    "memory": ("memory", "what_fits"),
+    "published_memory": ("published_memory",),
 }
 """Module → the benchmarks in it."""
 

@@ -172,10 +172,11 @@ def estimate(scale: Scale, folder: Path) -> Measured:
     measured = (device_peak() - held) / 1024
     prompt = max(prompt_length(row, trainer.processing_class) for row in questions)
     known = {**vars(ModelConfig(dtype=scale.dtype)), **vars(args), "max_prompt_length": prompt}
+    known["max_pixels"] = scale.side**2
     model = build_without_weights(AutoConfig.from_pretrained(policy))
     need = estimate_memory(model, known, processes=1).needs["one GPU"]
-    parts = {part: size / GIB for part, size in need._asdict().items()}
-    total, shown = sum(parts.values()), ", ".join(f"{part} {gib:.2f}" for part, gib in parts.items())
+    parts, total = {part: size / GIB for part, size in need._asdict().items()}, need.total / GIB
+    shown = ", ".join(f"{part} {gib:.2f}" for part, gib in parts.items())
     lines = [f"{measured:.2f} GiB measured / {total:.2f} estimated: {measured / total:.2f}", f"estimated: {shown}"]
     return lines, Result({"measured_gib": measured, "estimated_gib": parts})
 

@@ -5,37 +5,18 @@ import re
 from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 from packaging.requirements import Requirement
-from peft import LoraConfig, get_peft_model
 from text_reasoners import saved_reasoner
-from transformers import AutoConfig, AutoModelForCausalLM
 
-from trl_mmreason import (
-    AdaPOConfig,
-    ChainOfStepGRPOConfig,
-    IterativeDPOConfig,
-    MixedGroupsGRPOConfig,
-    SRPOConfig,
-)
 from trl_mmreason.cli.commands.train import SCRIPTS
 from trl_mmreason.cli.doctor.machine import check_contract, check_packages, pinned_versions
-from trl_mmreason.cli.doctor.memory import (
-    activation_memory,
-    build_without_weights,
-    check_memory,
-    count_parameters,
-    estimate_memory,
-    training_memory,
-)
 from trl_mmreason.cli.doctor.model import check_conversation
 from trl_mmreason.cli.doctor.settings import check_method, check_settings, read_settings
 from trl_mmreason.cli.main import main
-from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts.recipes import ROOT
 from trl_mmreason.scripts.single_stage import LORA_TARGETS
@@ -48,117 +29,10 @@ def levels(findings):
     return {str(finding).split()[1].rstrip(":"): finding.level for finding in findings}
 
 
-# --------------------------------------------------------------------------------------------------------------- memory
-
-
-@pytest.mark.parametrize(("zero_stage", "expected"), [(0, 120.0), (2, 16.64), (3, 1.875)])
-def test_model_states_are_those_of_the_zero_paper(zero_stage, expected):
-    """Its Figure 1: 7.5 B parameters on 64 GPUs take 120, 16.6 and 1.9 GB; 2Ψ + 14Ψ/64 = 15 + 1.64 in stage 2."""
-    bytes_of = {"weight_bytes": 2, "trained_bytes": 2, "optimizer_bytes": 12}
-    memory = training_memory(7.5e9, 7.5e9, 0, **bytes_of, zero_stage=zero_stage, processes=64)
-    assert memory.total / 1e9 == pytest.approx(expected, abs=0.01)
-
-
-def test_an_adapter_has_gradients_and_states_of_its_own_weights_only():
-    """1,000 weights at 4 bits and 10 trained ones in float32: 500 + 40 + 80 bytes, and 7 that are given."""
-    memory = training_memory(1000, 10, 7, weight_bytes=0.5, trained_bytes=4, optimizer_bytes=8)
-    assert memory == (500, 40, 80, 7)
-    assert memory.total == 627
-
-
-def test_activations_with_checkpointing_are_the_inputs_of_layers_and_one_layer():
-    """Two layers of width 10, 1,000 tokens: 2 · 34 · 10,000 bytes, or 2 · 2 · 10,000 + 34 · 10,000."""
-    assert activation_memory(1000, 10, 2, checkpointing=False) == 680_000
-    assert activation_memory(1000, 10, 2, checkpointing=True) == 380_000
-
-
-def test_parameters_are_counted_without_weights(checkpoints, family):
-    model, _ = build_model(family, "test")
-    empty = build_without_weights(AutoConfig.from_pretrained(checkpoints(family)))
-    assert {weight.device.type for weight in empty.parameters()} == {"meta"}
-    assert count_parameters(empty) == count_parameters(model) == sum(weight.numel() for weight in model.parameters())
-    adapted = get_peft_model(empty, LoraConfig(r=4, target_modules=r".*language_model.*\.q_proj"))
-    assert count_parameters(adapted, trained=True) == 2 * (64 * 4 + 4 * 64)  # two layers, from 64 to 64
-
-
 def settings_of(tmp_path, kinds=None, /, **given):
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps(given))
     return read_settings(str(path), kinds)
-
-
-SMALL = {"per_device_train_batch_size": 1, "max_prompt_length": 4, "max_completion_length": 2, "bf16": False}
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "copies", "rows", "tokens"),
-    [
-        (AdaPOConfig, {}, 2, "1 row", 8),  # a reference for its KL term, and two answers
-        (AdaPOConfig, {"evaluation_prompt": None, "beta": 0.0}, 1, "1 row", 6),
-        (ChainOfStepGRPOConfig, {}, 1, "1 row", 6),
-        (ChainOfStepGRPOConfig, {"beta": 0.1}, 2, "1 row", 6),
-        (IterativeDPOConfig, {}, 2, "2 rows", 6),  # a pair
-    ],
-)
-def test_memory_of_weights_and_tokens_follows_the_method_s_own_defaults(tmp_path, kind, settings, copies, rows, tokens):
-    """Ψ = 2^20 in float32: 4 MiB of weights for each copy, 4 of gradients, 8 of moments."""
-    model = torch.nn.Linear(2**10, 2**10, bias=False, device="meta")
-    model.config = AutoConfig.for_model("qwen2", hidden_size=2**20, num_hidden_layers=1, num_attention_heads=1)
-    _, stages = settings_of(tmp_path, {"training": kind}, **SMALL, freeze_vision_encoder=False, **settings)
-    need = estimate_memory(model, stages["training"], 8).needs["one GPU"]
-    assert need[:3] == (copies * 2**22, 2**22, 2**23)
-    (finding,) = check_memory(model, stages["training"], "training")
-    # width 2^20: (2 + 34) MiB a token
-    assert f"activations {int(rows[0]) * tokens * 36 / 1024:.1f}; {rows} of {tokens} tokens at a time" in finding.text
-
-
-@pytest.mark.parametrize(
-    ("kind", "frozen"), [(SRPOConfig, ["vision"]), (MixedGroupsGRPOConfig, ["vision", "projector"]), (AdaPOConfig, [])]
-)
-def test_frozen_parts_have_no_gradients(tmp_path, kind, frozen):
-    model, _ = build_model("llava_next", "test")
-    place = parts_of(model)
-    trained = sum(weight.numel() for name, weight in model.named_parameters() if place[name] not in frozen)
-    _, stages = settings_of(tmp_path, {"training": kind}, **SMALL)
-    estimate = estimate_memory(model, stages["training"], 8)
-    assert (estimate.trained, estimate.needs["one GPU"].gradients) == (trained, 4 * trained)
-
-
-def test_a_model_without_the_parts_to_freeze_is_a_finding(tmp_path):
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 8}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **sizes))
-    _, stages = settings_of(tmp_path, {"training": SRPOConfig}, **SMALL)
-    (finding,) = check_memory(model, stages["training"], "training")
-    assert finding.level == "FAIL"
-    assert "Qwen2ForCausalLM has no vision encoder; set it to False" in finding.text
-
-
-@pytest.mark.parametrize(
-    ("settings", "gib", "gpu"),
-    [
-        # 2^30 parameters in two bytes or four, by the number of GPUs that share them, in a share of a quarter
-        ({"bf16": True}, 2, 8),
-        ({"bf16": False}, 4, 16),
-        ({"bf16": True, "vllm_dtype": "float32"}, 4, 16),
-        ({"bf16": True, "vllm_tensor_parallel_size": 8}, 0.25, 1),
-    ],
-)
-def test_the_weights_of_a_colocated_vllm_have_to_fit_its_share(tmp_path, monkeypatch, settings, gib, gpu):
-    config = AutoConfig.for_model("qwen2", hidden_size=64, num_hidden_layers=1, num_attention_heads=1)
-    model = torch.nn.Linear(2**20, 2**10, bias=False, device="meta")
-    model.config = config
-    given = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.25, "max_prompt_length": 4, "max_completion_length": 2}
-    _, stages = settings_of(tmp_path, **given, **settings)
-    found, _ = check_memory(model, stages["training"], "training")
-    assert f"holds {gib:.1f} GiB of weights on each GPU, of which it has 25%" in found.text
-    assert f"each GPU needs well over {gpu} GiB" in found.text
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    for size, level in ((gpu, "FAIL"), (gpu + 0.1, "ok")):
-        card = SimpleNamespace(total_memory=size * 2**30)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
-        assert next(check_memory(model, stages["training"], "training")).level == level
-    _, served = settings_of(tmp_path, **given, **settings, vllm_mode="server")
-    assert not [finding for finding in check_memory(model, served["training"], "training") if "vLLM" in finding.text]
 
 
 def test_stages_have_their_own_settings_over_the_common_ones(tmp_path):

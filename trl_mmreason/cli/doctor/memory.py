@@ -8,82 +8,99 @@ from typing import Any, NamedTuple
 
 import torch
 from peft import get_peft_model
+from torch import nn
 from trl import ModelConfig
 
 from ...compat.model_parts import freeze_vision_encoder, train_only
 from ...generation.model_loading import auto_class_of
 from ...scripts.single_stage import adapter_config
 from . import Finding, one_line
+from .layer_bytes import Precision, image_tokens
+from .passes import Passes, Workload, cache_bytes, pass_bytes
 
 GIB = 2**30
 WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
 _PROMPT_TOKENS = 1024  # assumed where a configuration does not bound prompts
+_IMAGE_FRAC = 0.75  # of a prompt, assumed where a configuration does not bound images
 _MANY = 8  # GPUs of the papers, for a machine that has none or one
+_BUCKET_BYTES = 5e8 * 2
+"""DeepSpeed's default of `reduce_bucket_size`, in 16 bit: gradients that are sent together."""
+_LIVE_PARAMETERS = 1e9
+"""DeepSpeed's default of `stage3_max_live_parameters`: weights of other GPUs that ZeRO-3 holds at a time."""
+_STATES = {"sgd": 0, "adafactor": 0, "adagrad": 1, "lion": 1, "rmsprop": 1}
+"""Moments of each weight that optimizers keep whose names begin so; others keep Adam's two."""
+CONTEXT_BYTES = 0.6 * GIB
+"""What CUDA's context and its libraries take of a GPU beside tensors."""
 
 
 class Memory(NamedTuple):
-    """Bytes on each GPU."""
+    """Bytes on each GPU.
+
+    Attributes:
+        weights: of policy and reference.
+        optimizer: its states.
+        buffers: of an engine that shares the weights out, and images of a rollout.
+        gradients: of the trained weights.
+        activations: most during an update, beside gradients.
+        rollout: most while the policy samples, or while vLLM gets its weights; there are no gradients then.
+    """
 
     weights: float
-    gradients: float
     optimizer: float
+    buffers: float
+    gradients: float
     activations: float
+    rollout: float
+
+    @property
+    def resting(self) -> float:
+        """What stays between updates and rollouts."""
+        return self.weights + self.optimizer + self.buffers
 
     @property
     def total(self) -> float:
-        return sum(self)
+        return self.resting + max(self.gradients + self.activations, self.rollout)
 
 
 def training_memory(
-    parameters: float,
+    weights: float,
     trained: float,
-    activations: float,
+    passes: Passes,
     *,
-    weight_bytes: float,
     trained_bytes: float,
     optimizer_bytes: float,
+    accumulates: bool = True,
+    step_bytes: float = 0.0,
     zero_stage: int = 0,
     processes: int = 1,
 ) -> Memory:
-    """Estimate the bytes of weights, gradients and optimizer, sharded by ZeRO (arXiv:1910.02054, sections 3 and 5).
+    """Estimate the bytes of a stage, sharded by ZeRO (arXiv:1910.02054, sections 3 and 5).
 
         weights w·Ψ,   gradients g·Ψ_t,   optimizer s·Ψ_t;   the paper's mixed precision: w = g = 2, s = 12
 
     ZeRO-2 divides gradients and optimizer by the processes, ZeRO-3 the weights too. s = 12 is a copy of the weights in
-    float32 and Adam's two moments; without such a copy s = 2·g, and s = 2 with 8-bit states (arXiv:2110.02861).
+    float32 and Adam's two moments; without such a copy s = 2·g, and s = 2 with 8-bit states (arXiv:2110.02861). Both
+    stages send gradients in buckets, and ZeRO-3 gathers weights.
 
     Args:
-        parameters: Ψ, of all models in memory.
-        trained: Ψ_t, those that are trained.
-        activations: memory of activations in bytes, which processes do not share.
-        weight_bytes, trained_bytes, optimizer_bytes: w, g and s, bytes per parameter.
+        weights: w·Ψ in bytes, of all models in memory.
+        trained: Ψ_t, the weights that are trained.
+        passes: bytes of an update and of a rollout, which processes do not share.
+        trained_bytes, optimizer_bytes: g and s, bytes per weight.
+        accumulates: whether gradients add up over several passes: all of them are there in the last one.
+        step_bytes: bytes per trained weight that the optimizer's step takes for itself.
         zero_stage: 0 (one GPU, DDP), 2 or 3 (also FSDP).
         processes: GPUs.
     """
-    shared = processes if zero_stage >= 2 else 1
-    return Memory(
-        parameters * weight_bytes / (processes if zero_stage == 3 else 1),
-        trained * trained_bytes / shared,
-        trained * optimizer_bytes / shared,
-        activations,
-    )
-
-
-def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: bool) -> float:
-    """Estimate the bytes of a language model's activations (arXiv:2205.05198, sections 4 and 5).
-
-        34·t·h per layer,   or with checkpointing 2·t·h per layer and 34·t·h once;   values have 2 bytes
-
-    This is the paper's s·b·h·(34 + 5·a·s/h) without its second term, the attention scores, which sdpa and flash
-    attention do not keep. The log-probabilities of TRL's fused head need no logits of all tokens.
-
-    Args:
-        tokens: t = s·b, of one micro-batch, images included.
-        hidden, layers: h and the depth of the language model.
-        checkpointing: whether layers are computed again in the backward pass.
-    """
-    factor = (2 * layers + 34) if checkpointing else 34 * layers
-    return factor * tokens * hidden
+    own = trained / (processes if zero_stage >= 2 else 1)
+    gradients, at_head = own * trained_bytes, passes.at_head
+    if not accumulates and zero_stage < 2:
+        at_head -= gradients  # which are not there yet
+    activations = max(at_head, passes.at_end, own * step_bytes)
+    live = min(_LIVE_PARAMETERS * 2, weights) if zero_stage == 3 else 0.0
+    buffers = passes.inputs + live + (min(_BUCKET_BYTES, trained * 2) if zero_stage >= 2 else 0.0)
+    shared = weights / (processes if zero_stage == 3 else 1)
+    return Memory(shared, own * optimizer_bytes, buffers, gradients, activations, passes.rollout)
 
 
 def build_without_weights(config: Any) -> Any:
@@ -98,24 +115,95 @@ def count_parameters(model: Any, *, trained: bool = False) -> int:
 
 
 class MemoryEstimate(NamedTuple):
-    """Counts of a stage of training, and the memory of each way to train it on GPUs."""
+    """Counts of a stage of training, and the memory of each way to train it on GPUs.
+
+    Attributes:
+        parameters, trained: numbers of weights.
+        batch: rows and tokens of one micro-batch, and what was assumed.
+        trajectory: tokens of a trajectory.
+        sampled: trajectories of a rollout on each GPU.
+        needs: way to train → memory.
+    """
 
     parameters: int
     trained: int
-    batch: str  # rows and tokens of one micro-batch
+    batch: str
+    trajectory: int
+    sampled: int
     needs: dict[str, Memory]
 
     def __str__(self) -> str:
         totals = ", ".join(f"{name} {need.total / GIB:.1f}" for name, need in self.needs.items())
-        parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in self.needs["one GPU"]._asdict().items())
+        need = {part: f"{part} {size / GIB:.1f}" for part, size in self.needs["one GPU"]._asdict().items()}
+        update = f"{need['gradients']} and {need['activations']} in the update"
+        rollout = f", or {need['rollout']}" if self.needs["one GPU"].rollout else ""
         return (
-            f"{_count(self.parameters)} parameters, {_count(self.trained)} trained; GiB per GPU, roughly: {totals} "
-            f"(one GPU: {parts}; {self.batch} at a time)."
+            f"{_count(self.parameters)} parameters, {_count(self.trained)} trained; GiB per GPU: {totals} "
+            f"(one GPU: {need['weights']}, {need['optimizer']}, {need['buffers']}; with that {update}{rollout}; "
+            f"{self.batch})."
         )
 
 
 def _count(parameters: int) -> str:
     return f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
+
+
+def workload_of(model: Any, settings: Mapping[str, Any]) -> Workload:
+    """What the settings of a stage ask of the model in each process."""
+    rows = settings["per_device_train_batch_size"]
+    steps, several = settings["gradient_accumulation_steps"], settings.get("steps_per_generation")
+    sampled = settings.get("generation_batch_size") or rows * (several or steps)
+    prompt = settings.get("max_prompt_length") or _PROMPT_TOKENS
+    answers, answer = 2 if settings.get("evaluation_prompt") else 1, settings["max_completion_length"] or 0
+    if bound := settings.get("max_tokens_per_micro_batch"):
+        steps, rows = steps * rows, min(rows, max(1, bound // (prompt + answers * answer)))
+    image = round(_IMAGE_FRAC * prompt) if hasattr(model.config, "vision_config") else 0
+    if image and settings.get("max_pixels"):
+        image = min(image, image_tokens(model, settings["max_pixels"]))
+    is_dpo, is_supervised = "precompute_ref_log_probs" in settings, "packing" in settings
+    return Workload(
+        rows=rows * (2 if is_dpo else 1),  # pairs
+        prompt=prompt,
+        image=image,
+        answers=answers,
+        answer=answer,
+        passes=steps,
+        sampled=0 if is_dpo or is_supervised else sampled,
+        questions=1 if is_dpo or is_supervised else -(-sampled // settings["num_generations"]),
+        samples=not settings["use_vllm"],
+        checkpointing=bool(settings["gradient_checkpointing"]),
+        masked=not str(settings["attn_implementation"]).startswith("flash"),
+        quantised=settings["load_in_4bit"] or settings["load_in_8bit"],
+        on_cpu=bool(settings["use_cpu"]),
+    )
+
+
+def precision_of(settings: Mapping[str, Any]) -> Precision:
+    """Dtypes of weights, adapter and autocast on one GPU: PEFT keeps an adapter in float32, TRL one of a QLoRA not."""
+    bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
+    computing = torch.bfloat16 if bf16 else torch.float16 if settings["fp16"] else None
+    name = settings["dtype"] or "float32"
+    weights = torch.bfloat16 if name == "auto" else getattr(torch, name)
+    is_quantised = settings["load_in_4bit"] or settings["load_in_8bit"]
+    return Precision(weights, torch.bfloat16 if is_quantised else torch.float32, computing)
+
+
+def weight_bytes(model: Any, settings: Mapping[str, Any]) -> float:
+    """Bytes of a model's weights, tied ones once. Loaded in 4 or 8 bit are its linear layers, but for the LM head.
+
+    Beside 4 bits there is a scale in float32 for each 64 weights, or in 8 bits with one in float32 for each 256 of them
+    (arXiv:2305.14314, section 3), and beside 8 bits one for each output.
+    """
+    size = WEIGHT_BYTES[settings["dtype"] or "float32"]
+    if not (settings["load_in_4bit"] or settings["load_in_8bit"]):
+        return size * count_parameters(model)
+    head = model.get_output_embeddings()
+    linear = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear) and layer is not head]
+    scale = 1 / 64 + 4 / (64 * 256) if settings["use_bnb_nested_quant"] else 4 / 64
+    low = [
+        each.numel() * (0.5 + scale) if settings["load_in_4bit"] else each.numel() + 4 * len(each) for each in linear
+    ]
+    return size * (count_parameters(model) - sum(each.numel() for each in linear)) + sum(low)
 
 
 def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> MemoryEstimate:
@@ -126,44 +214,67 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
     Raises:
         ValueError: the model has not the parts that are to be frozen or trained.
     """
-    parameters = count_parameters(model)
+    parameters, weights = count_parameters(model), weight_bytes(model, settings)
+    model, has_adapter = _as_trained(model, settings)
+    trained, of_adapter = count_parameters(model, trained=True), count_parameters(model) - parameters
+    copies = 2 if settings["beta"] and not has_adapter else 1  # for a KL term; without its adapter a policy is its own
+    work, alone = workload_of(model, settings), precision_of(settings)
+    engine = alone._replace(weights=alone.computing or alone.weights, adapter=alone.computing or alone.weights)
+    size, shared = ((each.adapter if has_adapter else each.weights).itemsize for each in (alone, engine))
+    passes, optim = pass_bytes(model, work, alone), _name_of_optimizer(settings)
+    needs = {
+        "one GPU": training_memory(
+            copies * weights + size * of_adapter,
+            trained,
+            passes,
+            trained_bytes=size,
+            optimizer_bytes=_state_bytes(optim, size),
+            accumulates=work.passes > 1,
+            # torch's AdamW takes the roots of all second moments at once on a GPU, unless it is fused
+            step_bytes=size if optim == "adamw_torch" and not work.on_cpu else 0.0,
+        )
+    }
+    in_engine = passes if engine == alone else pass_bytes(model, work, engine)
+    whole = weights if work.quantised else parameters * engine.weights.itemsize
+    for stage, name in ((2, "ZeRO-2"), (3, "ZeRO-3 or FSDP2")):
+        needs[f"{name} on {processes} GPUs"] = training_memory(
+            copies * whole + shared * of_adapter,
+            trained,
+            in_engine,
+            trained_bytes=shared,
+            optimizer_bytes=4 + _state_bytes(optim, 4),  # the weights in float32
+            step_bytes=4,  # of the gradient in float32
+            zero_stage=stage,
+            processes=processes,
+        )
+    assumed = [] if settings.get("max_prompt_length") else [f"{work.prompt} of them assumed for a prompt"]
+    assumed += [f"{work.image} for its image"] if work.image else []
+    batch = ", ".join([f"{work.rows} row{'' if work.rows == 1 else 's'} of {work.tokens} tokens", *assumed])
+    stated = "".join(f"; layers of {part} by a usual factor, as they cannot be run" for part in passes.stated)
+    return MemoryEstimate(parameters, trained, f"{batch} at a time{stated}", work.tokens, work.sampled, needs)
+
+
+def _name_of_optimizer(settings: Mapping[str, Any]) -> str:
+    return str(getattr(settings["optim"], "value", settings["optim"])).removeprefix("paged_")
+
+
+def _state_bytes(optim: str, size: float) -> float:
+    """Bytes of an optimizer's states for a weight, of whose gradient a value has so many; fewer by its name."""
+    moments = next((number for name, number in _STATES.items() if optim.startswith(name)), 2)
+    return moments * (1.0 if "8bit" in optim else 0.5 if "4bit" in optim else size)
+
+
+def _as_trained(model: Any, settings: Mapping[str, Any]) -> tuple[Any, bool]:
+    """The model with its adapter and with its frozen parts, and whether it has an adapter."""
     known = {each.name for each in fields(ModelConfig)}
     adapter = adapter_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
-    copies = 2 if settings["beta"] and adapter is None else 1  # for a KL term; without its adapter a policy is its own
     if adapter is not None:
         model = _adapted(model, adapter, settings["lora_target_modules"])
     if settings.get("trainable_parts"):
         train_only(model, settings["trainable_parts"])
     if settings.get("freeze_vision_encoder"):
         freeze_vision_encoder(model)
-    trained = count_parameters(model, trained=True)
-    rows = settings["per_device_train_batch_size"] * (2 if "precompute_ref_log_probs" in settings else 1)  # DPO's pairs
-    prompt = settings.get("max_prompt_length")
-    answers = 2 if settings.get("evaluation_prompt") else 1
-    tokens = (prompt or _PROMPT_TOKENS) + answers * (settings["max_completion_length"] or 0)
-    text, checkpointing = model.config.get_text_config(), bool(settings["gradient_checkpointing"])
-    activations = activation_memory(
-        rows * tokens, text.hidden_size, text.num_hidden_layers, checkpointing=checkpointing
-    )
-    weight_bytes = WEIGHT_BYTES[settings["dtype"] or "float32"]
-    trained_bytes = 4.0 if adapter is not None else weight_bytes  # PEFT keeps adapters in float32
-    if settings["load_in_4bit"] or settings["load_in_8bit"]:
-        weight_bytes = 0.5 if settings["load_in_4bit"] else 1.0
-    sizes: dict[str, Any] = {"weight_bytes": weight_bytes, "trained_bytes": trained_bytes}
-    states = 2.0 if "8bit" in str(settings["optim"]) else 2 * trained_bytes
-    sharded = {"optimizer_bytes": 12.0, "processes": processes}
-    plans: dict[str, dict[str, Any]] = {
-        "one GPU": {"optimizer_bytes": states},
-        f"ZeRO-2 on {processes} GPUs": {"zero_stage": 2, **sharded},
-        f"ZeRO-3 or FSDP2 on {processes} GPUs": {"zero_stage": 3, **sharded},
-    }
-    needs = {
-        name: training_memory(parameters * copies, trained, activations, **sizes, **plan)
-        for name, plan in plans.items()
-    }
-    assumed = "" if prompt else f", {_PROMPT_TOKENS} of them assumed for a prompt,"
-    of_rows = f"{rows} row{'' if rows == 1 else 's'} of {tokens} tokens{assumed}"
-    return MemoryEstimate(parameters, trained, of_rows, needs)
+    return model, adapter is not None
 
 
 def _adapted(model: Any, adapter: Any, targets: Any) -> Any:
@@ -190,32 +301,54 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
     whole = torch.cuda.get_device_properties(0).total_memory if gpus else None
     has_vllm = settings["use_vllm"] and settings["vllm_mode"] == "colocate"
     if has_vllm:
-        yield _check_vllm(estimate.parameters, settings, where, whole)
+        yield _check_vllm(estimate, cache_bytes(model, 1.0), settings, where, whole)
     if whole is None:
         yield Finding("ok", f"{where}: {estimate}")
         return
-    held = whole * (1 - (settings["vllm_gpu_memory_utilization"] if has_vllm else 0))
-    fitting = [name for name, need in estimate.needs.items() if need.total < held and (gpus > 1 or name == "one GPU")]
+    rest = whole - CONTEXT_BYTES
+    beside = rest - (whole * settings["vllm_gpu_memory_utilization"] if has_vllm else 0)
+    left = rest if has_vllm and settings["vllm_enable_sleep_mode"] else beside  # asleep it has given its share back
+    fitting = [
+        name
+        for name, need in estimate.needs.items()
+        if need.total < left and need.resting < beside and (gpus > 1 or name == "one GPU")
+    ]
     if fitting:
         yield Finding("ok", f"{where}: {estimate} It fits: {fitting[0]}.")
     else:
+        need = estimate.needs["one GPU"]
         fix = "train an adapter (--use_peft), lower --per_device_train_batch_size, or use more GPUs."
-        yield Finding("FAIL", f"{where}: {estimate} The GPU leaves {held / GIB:.1f}.", fix)
+        if need.rollout > need.gradients + need.activations:
+            fix = "sample fewer trajectories at a time (lower --steps_per_generation), or with vLLM (--use_vllm)."
+        yield Finding("FAIL", f"{where}: {estimate} The GPU leaves {left / GIB:.1f}.", fix)
 
 
-def _check_vllm(parameters: int, settings: Mapping[str, Any], where: str, gpu: int | None) -> Finding:
-    """Whether the weights of a colocated vLLM fit in its share of a GPU of so many bytes."""
+def _check_vllm(
+    estimate: MemoryEstimate, cache: float, settings: Mapping[str, Any], where: str, gpu: int | None
+) -> Finding:
+    """Whether a colocated vLLM fits its share of a GPU of so many bytes, and the trajectories that its cache holds.
+
+    Args:
+        estimate: that of the stage.
+        cache: keys and values of a token.
+        settings, where: as for `check_memory`.
+        gpu: bytes of a GPU; `None` without one.
+    """
     dtype = "bfloat16" if settings["bf16"] else "float16" if settings["fp16"] else settings["dtype"] or "float32"
-    weights = parameters * WEIGHT_BYTES[settings.get("vllm_dtype") or dtype] / settings["vllm_tensor_parallel_size"]
-    share = settings["vllm_gpu_memory_utilization"]
+    size, parts = WEIGHT_BYTES[settings.get("vllm_dtype") or dtype], settings["vllm_tensor_parallel_size"]
+    weights, share = estimate.parameters * size / parts, settings["vllm_gpu_memory_utilization"]
+    each, asked = cache * size * estimate.trajectory / parts, estimate.sampled * parts
     text = (
         f"{where}: a colocated vLLM holds {weights / GIB:.1f} GiB of weights on each GPU, of which it has {share:.0%} "
         "(vllm_gpu_memory_utilization)"
     )
     if gpu is None:
-        least = f"each GPU needs well over {weights / share / GIB:.0f} GiB, as caches come on top."
-        return Finding("ok", f"{text}; {least}")
+        least = f"each GPU needs well over {weights / share / GIB:.0f} GiB"
+        caches = f"as a trajectory of {estimate.trajectory} tokens takes {each / 2**20:.0f} MiB of cache"
+        return Finding("ok", f"{text}; {least}, {caches}, and {asked} are sampled at a time.")
     if weights < share * gpu:
-        return Finding("ok", f"{text}, which leaves {share * gpu / GIB - weights / GIB:.1f} GiB for its caches.")
+        left = share * gpu - weights
+        holds = f"{int(left / each)} trajectories of {estimate.trajectory} tokens; {asked} are sampled at a time"
+        return Finding("ok", f"{text}, which leaves {left / GIB:.1f} GiB for its caches: {holds} (max_num_seqs).")
     fix = "raise --vllm_tensor_parallel_size, which shares the weights out over so many GPUs, or its share of each."
     return Finding("FAIL", f"{text}: {share * gpu / GIB:.1f} GiB.", fix)

@@ -28,7 +28,10 @@ from . import Finding, one_line
 from .memory import WEIGHT_BYTES
 
 _ONLY_STAGE = "training"  # the only stage of a configuration without sections
-_SIZES = ("per_device_train_batch_size", "max_prompt_length", "max_completion_length")
+_SIZES = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
+    *("num_generations", "max_prompt_length", "max_completion_length", "max_tokens_per_micro_batch", "max_pixels"),
+)
 
 
 def read_settings(
@@ -173,8 +176,9 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
 
 def can_be_estimated(settings: Mapping[str, Any]) -> bool:
     """Whether an estimate of memory can be made of the settings, which a parser may have refused."""
-    sizes = [settings.get(name) for name in _SIZES]
-    return (settings["dtype"] or "float32") in WEIGHT_BYTES and all(isinstance(size, int | None) for size in sizes)
+    sizes = [size for name in _SIZES if (size := settings.get(name)) is not None]
+    are_sizes = all(isinstance(size, int) and size > 0 for size in sizes)
+    return (settings["dtype"] or "float32") in WEIGHT_BYTES and are_sizes
 
 
 def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]]) -> Iterator[Finding]:
