@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from all_families import FAMILIES
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -173,6 +174,18 @@ def test_a_layer_that_cannot_be_run_is_taken_to_be_a_usual_one():
     assert not measured
     assert layer.kept == 34 * 2 * 50 * 64 * 2
     assert pass_bytes(model, Workload(2, 40, 0, 1, 10), BFLOAT16).stated == ("language",)
+
+
+@pytest.mark.parametrize(
+    ("name", "stated"), [("gemma4", ("language", "vision")), ("llama4", ("language", "vision")), ("smolvlm", ())]
+)
+def test_other_families_have_an_estimate_too(name, stated):
+    """Layers that are called otherwise, and a width of heads that differs between layers."""
+    model, _ = FAMILIES[name]()
+    work = Workload(rows=2, prompt=100, image=64, answers=1, answer=20, sampled=4, samples=True)
+    passes = pass_bytes(model, work, BFLOAT16)
+    assert passes.stated == stated
+    assert min(passes.at_head, passes.at_end, passes.rollout, passes.inputs) > 0
 
 
 @pytest.mark.parametrize("trained", [True, False])
