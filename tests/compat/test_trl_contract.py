@@ -279,6 +279,7 @@ def test_trl_and_transformers_still_need_their_sharding_corrected():
     """Each of these says what no longer has to be done once it fails."""
     head = inspect.getsource(utils.add_fused_lm_head)
     assert "weight.full_tensor()" in head, "FSDP2's head may have a whole gradient: `use_whole_head`"
+    assert "register_external_parameter" not in head, "DeepSpeed may know of the head's weight: `use_whole_head`"
     shared = inspect.getsource(models_utils.prepare_fsdp)
     assert "broadcast" not in shared, "TRL sends references to all processes: `shard_reference`"
     for module in (grpo_trainer, dpo_trainer):

@@ -29,14 +29,15 @@ def test_the_peak_is_one_bucket_and_its_weights_come_in_one_call(tmp_path, engin
 
 
 @pytest.mark.full
-def test_under_fsdp2_a_colocated_vllm_samples_from_what_is_trained(tmp_path):
+@pytest.mark.parametrize("engine", ["zero3", "fsdp2"])
+def test_a_colocated_vllm_samples_from_what_is_trained(tmp_path, engine):
     pytest.importorskip("vllm")
     torch.manual_seed(0)
     model, processor = random_policy("qwen2_5_vl")
     rule_out_placeholders(model)
     save(model, processor, tmp_path / "policy")
     arguments = ["qwen2_5_vl", "sophia", tmp_path, "sharded"]
-    launch("engines/vllm_colocated.py", 2, *arguments, seconds=500, environment=environment("fsdp2"))
+    launch("engines/vllm_colocated.py", 2, *arguments, seconds=500, environment=environment(engine))
     for rank in range(2):
         first, *later = torch.load(tmp_path / f"results_{rank}.pt")["rollouts"]
         assert all(differences(rollout).mean() < 1e-5 for rollout in (first, *later))

@@ -287,16 +287,25 @@ def name_own_layers(model: Any) -> None:
 
 
 def use_whole_head(model: Any) -> None:
-    """Gather FSDP2's LM head before the forward pass, and shard its gradient after the backward pass.
+    """Gather the LM head's weight for passes in which TRL's fused head reads it without calling the head.
 
-    accelerate makes the head of a vision-language model a unit of its own, and TRL's fused head reads its weight
-    without calling it. `full_tensor()`, which TRL takes instead, has a gradient of this process's rows alone, and with
-    gradient accumulation the backward pass fails (verl #7427). A gathered head is a plain tensor whose gradient FSDP2
-    reduces with all others.
+    FSDP2: accelerate makes the head of a vision-language model a unit of its own. `full_tensor()`, which TRL takes
+    instead, has a gradient of this process's rows alone, and with gradient accumulation the backward pass fails (verl
+    #7427). A gathered head is a plain tensor whose gradient FSDP2 reduces with all others.
+
+    ZeRO-3: DeepSpeed learns of the weight only if it is in pieces when it is read. Where it is whole, as after vLLM got
+    the weights, the backward pass ends at "The size of tensor a (0) must match": the weight is in pieces again when its
+    gradient is stored.
     """
 
     def gather(module: Any, args: Any) -> None:
-        if isinstance(head := module.get_output_embeddings(), FSDPModule):
+        head = module.get_output_embeddings()
+        if isinstance(head, FSDPModule):
             head.unshard()  # until the next backward pass: an earlier pass may wait for its own with this weight
+        for weight in head.parameters() if head is not None else ():
+            if hasattr(weight, "ds_id"):
+                import deepspeed
+
+                deepspeed.zero.register_external_parameter(module, weight)
 
     model.register_forward_pre_hook(gather)
