@@ -90,7 +90,7 @@ def truth(text: str) -> str | None:
     return _TRUTH.get(plain if len(plain) == 1 else plain.lower())
 
 
-_PHONE = re.compile(r"\+?(?=(?:.*[ ()-]){2})[\d() -]{8,20}")
+_PHONE = re.compile(r"\+?(?=[\d() -]{8,20}\Z)(?:[^ ()-]*[ ()-]){2}.*")
 _CLAIMS = re.compile(r"(?:yes|no|true|false|[TF])(?:,\s*(?:yes|no|true|false|[TF]))+", re.I)
 _SIZE = re.compile(r"\b(?:order|size|dimensions?) of\b", re.I)
 _TIMES = re.compile(r"(\d+) ?(?:\*|x|by) ?(\d+)")
