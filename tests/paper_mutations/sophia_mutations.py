@@ -437,8 +437,8 @@ TABLE = [
     (
         "5.2 | answers are",
         "trl_mmreason/grading/extraction.py",
-        '|<answer>|<\\|answer_start\\|>", re.I | re.A)',
-        '|<\\|answer_start\\|>", re.I | re.A)',
+        '|<answer>|<\\|(?:answer_start|begin_of_box)\\|>", re.I | re.A)',
+        '|<\\|(?:answer_start|begin_of_box)\\|>", re.I | re.A)',
         "tests/grading/test_labelled.py::test_label",
     ),
 ]
