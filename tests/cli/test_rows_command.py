@@ -54,6 +54,16 @@ def test_shown_rows_are_spread_over_all(folder):
     assert [text.split()[0] for text in page.texts("question")] == ["q1", "q3", "q5", "q7"]
 
 
+def test_ids_that_are_not_unique_are_named_with_their_fix(folder, capsys):
+    rows = [{"prompt": f"{number}+1?", "answer": str(number + 1), "id": f"page {number // 2}"} for number in range(5)]
+    shown(folder, rows)
+    assert "ids are not unique, which evaluations refuse: 'page 0' (2 times), 'page 1' (2 times). Fix: --columns" in (
+        capsys.readouterr().out
+    )
+    shown(folder, rows, "--columns", '{"id": null}')
+    assert "not unique" not in capsys.readouterr().out
+
+
 KIND_ROWS = {
     "questions": ({"answer": "A", "options": ["red", "blue"]}, ["choices (A) red (B) blue", "answer A"]),
     "completions": ({"completion": "It is red."}, ["completion It is red."]),

@@ -49,7 +49,7 @@ def test_a_field_inside_a_column_can_be_named(folder):
         assert (row["prompt"], row["answer"]) == ([user("Which?")], "red")
         assert row["images"][0].getpixel((0, 0)) == RED
         assert (loaded.columns, loaded.left_out) == (columns, ["meta.level"])
-    with pytest.raises(DataError, match=r"no column 'meta.golden' for answer; it has \['q', 'meta'\]"):
+    with pytest.raises(DataError, match=r"no column 'meta.golden' for answer; it has \['q.text', 'q.image', 'meta"):
         load_rows(file, columns={**columns, "answer": "meta.golden"})
 
 
@@ -156,5 +156,10 @@ def test_supervised_rows_come_from_our_own_parquet_unchanged_and_from_json_lines
     lines = write_lines(folder / "rows.jsonl", [{"question": "3+4?", "solution": "It is 7."}])
     (row,) = load_completions(str(lines), columns=None)
     assert (row["prompt"], row["completion"]) == ([user("3+4?")], "It is 7.")
+    numbers = [{"question": "3+4?", "solution": 7}, {"question": "Half?", "solution": 0.5}]
+    numbers.append({"question": "Right?", "solution": True})  # Python's numbers, and no text
+    read = load_rows(write_lines(folder / "numbers.jsonl", numbers), kind="completions")
+    assert read.dataset["completion"][:] == ["7", "0.5"]
+    assert [problem.reason for problem in read.problems] == ["wrong type"]
     Dataset.from_list([{**own[0], "text": "seven"}]).to_parquet(folder / "text.parquet")
     assert load_completions(str(folder / "text.parquet"), columns={"completion": "text"})["completion"][:] == ["seven"]

@@ -1,10 +1,12 @@
 """Files around the package: workflows call targets that exist, and what packages are published by is valid."""
 
+import ast
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from shutil import copy2
 
@@ -12,6 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import trl_mmreason
 from trl_mmreason.evaluation.methods import METHODS
@@ -137,3 +140,22 @@ def test_every_module_is_in_a_layer_but_a_method_s_folder_need_not_be():
     layers = PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
     modules = {module.name for module in pkgutil.iter_modules(trl_mmreason.__path__)}
     assert modules - set(re.findall(r"\w+", " ".join(layers))) <= set(METHODS)
+
+
+def test_what_modules_import_comes_with_the_package_without_extras():
+    """What a module imports in its first lines is needed by whoever loads it; tests run where all extras are."""
+    needed, found = {"trl-mmreason"}, [Requirement(text) for text in PROJECT["dependencies"]]
+    while found:
+        requirement = found.pop()
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            name = canonicalize_name(requirement.name)
+            found += [] if name in needed else map(Requirement, requires(name) or [])
+            needed.add(name)
+    providers = packages_distributions()
+    for path in (ROOT / "trl_mmreason").rglob("*.py"):
+        lines = ast.parse(path.read_text(encoding="utf-8")).body
+        imported = {alias.name for line in lines if isinstance(line, ast.Import) for alias in line.names}
+        imported |= {line.module for line in lines if isinstance(line, ast.ImportFrom) and not line.level}
+        own = {"vllm"} if path.name.startswith("vllm_") else set()  # modules that vLLM itself loads
+        for module in {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - own:
+            assert needed & set(map(canonicalize_name, providers[module])), f"{path} imports {module}"

@@ -273,7 +273,7 @@ def test_an_interrupted_script_says_in_a_line_what_is_saved(said, capsys):
         raise KeyboardInterrupt(said)
     assert ended.value.code == 130
     assert capsys.readouterr().err == (
-        f"grpo.py: interrupted: {said or 'what was finished is saved'}. To go on: the same command with "
+        f"\ngrpo.py: interrupted: {said or 'what was finished is saved'}. To go on: the same command with "
         "--resume_from_checkpoint auto\n"
     )
 

@@ -46,6 +46,14 @@ class SourceColumns(NamedTuple):
         inner = [f"{column}.{field}" for column, one in columns.items() if isinstance(one, Mapping) for field in one]
         return cls(list(columns), [name for name in inner if name not in columns])
 
+    @property
+    def innermost(self) -> list[str]:
+        """The columns, those that hold records as their fields: what `columns` would name."""
+        return [name for column in self.outer for name in self._fields_of(column) or [column]]
+
+    def _fields_of(self, column: str) -> list[str]:
+        return [field for field in self.fields if field.startswith(f"{column}.")]
+
     def __contains__(self, column: object) -> bool:
         return column in self.outer or column in self.fields
 
@@ -94,13 +102,13 @@ def find_columns(
                 f"{source_name}: {name} could be any of {candidates}; say which with columns: {naming_column(name)}"
             )
         if candidates and candidates[0] not in present:
-            raise DataError(f"{source_name} has no column {candidates[0]!r} for {name}; it has {present.outer}")
+            raise DataError(f"{source_name} has no column {candidates[0]!r} for {name}; it has {present.innermost}")
         if not candidates and name in ("prompt", *required) and name not in columns:
             looked_for = [name, *SYNONYMS.get(name, ()), *(CONVERSATIONS if name == "prompt" else ())]
             without = "; or null (None) there if there is none" if name == "answer" else ""
             raise DataError(
                 f"{source_name} has no column for {name}: looked for {looked_for}, found "
-                f"{present.outer}; name it with columns: {naming_column(name)}{without}"
+                f"{present.innermost}; name it with columns: {naming_column(name)}{without}"
             )
         if candidates:
             source_columns[name] = str(candidates[0])
@@ -119,5 +127,5 @@ def left_out_columns(present: SourceColumns, used: Iterable[str]) -> list[str]:
 
 
 def _parts_left_out(present: SourceColumns, column: str, used: set[str]) -> list[str]:
-    fields = [field for field in present.fields if field.startswith(f"{column}.")]
+    fields = present._fields_of(column)
     return fields if used & set(fields) else [column]

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from datasets import Json, List, Value
 
 from ..messages import PLACEHOLDER, conversation, split_answer, text_of
-from .row_values import RefusedValue, read_answers, read_choices, show, wrong_type
+from .row_values import RefusedValue, read_answers, read_choices, read_text, show, wrong_type
 
 RowKindName = Literal["questions", "completions", "preferences", "steps"]
 
@@ -76,7 +76,7 @@ def _read_steps(read: Read, ends: bool) -> dict[str, Any]:
 
 
 def _read_reply(value: Any) -> str:
-    """The text of an answer: a string, a message of the assistant, or messages that end with one."""
+    """The text of an answer: a string, a number, a message of the assistant, or messages that end with one."""
     if isinstance(value, list):
         value = split_answer(conversation(value))[1]
     elif isinstance(value, Mapping):
@@ -86,6 +86,8 @@ def _read_reply(value: Any) -> str:
             value = text_of(value)
     if value is None or (isinstance(value, str) and not value.strip()):
         raise RefusedValue("empty answer", f"the answer is {show(value)}; expected text, or messages that end with it")
+    if isinstance(value, int | float):
+        value = read_text(value)
     if not isinstance(value, str):
         raise wrong_type(value, "a string, or messages that end with the assistant's")
     if PLACEHOLDER in value:

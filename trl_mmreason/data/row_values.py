@@ -102,7 +102,7 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
             "the conversation does not end with a message of the assistant, which would be the answer; add it, or name "
             f"a column of answers: {naming_column('answer')}",
         )
-    answers = [_final_answer(_read_text(item)) for item in (value if isinstance(value, list) else [value])]
+    answers = [_final_answer(read_text(item)) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
         raise RefusedValue("empty answer", f"the answer is {show(value)}; give a string or a list of strings")
     texts = choices.values() if choices else ()
@@ -184,7 +184,7 @@ def read_choices(value: Any) -> dict[str, str] | None:
         raise wrong_type(value, "a dictionary letter → string or a list of at most 26 strings")
     if not all(isinstance(key, str) and re.fullmatch("[A-Z]", key) for key in value):
         raise RefusedValue("wrong choices", f"the choices are named {list(value)}; expected capital letters A to Z")
-    texts = {letter: _read_text(text) for letter, text in value.items()}
+    texts = {letter: read_text(text) for letter, text in value.items()}
     if "" in texts.values():
         raise RefusedValue("wrong choices", f"the choices are {show(value)}; one of them is empty")
     return texts or None
@@ -192,7 +192,7 @@ def read_choices(value: Any) -> dict[str, str] | None:
 
 def read_label(value: Any) -> str | None:
     """Return an id or a category as a string, or None if it is absent."""
-    return _read_text(value) or None
+    return read_text(value) or None
 
 
 def read_tolerance(value: Any) -> float | None:
@@ -209,7 +209,7 @@ def read_tolerance(value: Any) -> float | None:
     return share
 
 
-def _read_text(value: Any) -> str:
+def read_text(value: Any) -> str:
     """Return `value` without outer spaces; numbers as the shortest string (7.0 → '7'), None as ''."""
     if value is None:
         return ""

@@ -279,15 +279,17 @@ def unique_ids(rows: Any) -> list[str]:
     for position, id_ in enumerate(ids):
         if not isinstance(id_, str):
             raise ValueError(f"run: row {position} has the id {id_!r} ({type(id_).__name__}); expected a string")
+    if repeated := repeated_ids(ids):
+        raise ValueError(f"run: ids must be unique, or results could not be told apart: {repeated}")
+    return ids
+
+
+def repeated_ids(ids: list[str]) -> str:
+    """Those that come several times, and how often, as text; "" if all are unique."""
     # Neighbours among the sorted ones: of many millions a set would take as much memory as the ids.
     again = Counter(one for one, other in pairwise(sorted(ids)) if one == other)
     repeated = [f"{id_!r} ({times + 1} times)" for id_, times in again.items()]
-    if repeated:
-        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
-        raise ValueError(
-            f"run: ids must be unique, or results could not be told apart: {', '.join(repeated[:5])}{more}"
-        )
-    return ids
+    return ", ".join(repeated[:5]) + (f" and {len(repeated) - 5} more" if len(repeated) > 5 else "")
 
 
 def _warn(stage: str, failures: Mapping[Unit, str], total: int) -> None:

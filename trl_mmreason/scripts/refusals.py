@@ -44,7 +44,7 @@ def exit_on_refusal(program: str | None = None, again: str = "the same command")
     except KeyboardInterrupt as interrupt:
         if os.environ.get("RANK", "0") == "0":
             kept = str(interrupt) or "what was finished is saved"
-            sys.stderr.write(f"{program}: interrupted: {kept}. To go on: {again}\n")
+            sys.stderr.write(f"\n{program}: interrupted: {kept}. To go on: {again}\n")  # a bar's line has no end
         raise SystemExit(130) from None  # the status that shells expect
 
 

@@ -35,6 +35,7 @@ def run(arguments: Namespace) -> None:
     from ...data.row_loading import list_first, load_rows
     from ...evaluation.metrics import aligned
     from ...evaluation.rows_page import column_lines, counts_line, problem_counts, write_rows_page
+    from ...jobs.run import repeated_ids
 
     output = arguments.output
     if not output.parent.is_dir():
@@ -44,5 +45,9 @@ def run(arguments: Namespace) -> None:
     lines = [counts_line(loaded, arguments.source), aligned([("column", "read as"), *column_lines(loaded)])]
     if counts := problem_counts(loaded):
         lines += [aligned([("reason", "rows"), *counts]), list_first(loaded.problems, 5)]
+    if repeated := repeated_ids(loaded.dataset["id"][:]):
+        lines.append(
+            f"ids are not unique, which evaluations refuse: {repeated}. Fix: --columns '{{\"id\": null}}' numbers the rows"
+        )
     write_rows_page(output, loaded, name=arguments.source, command=arguments.command_line, shown=arguments.shown)
     print("\n\n".join([*lines, str(output)]))  # noqa: T201 - what the command is asked for
