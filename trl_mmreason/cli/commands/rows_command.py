@@ -46,8 +46,7 @@ def run(arguments: Namespace) -> None:
     if counts := problem_counts(loaded):
         lines += [aligned([("reason", "rows"), *counts]), list_first(loaded.problems, 5)]
     if repeated := repeated_ids(loaded.dataset["id"][:]):
-        lines.append(
-            f"ids are not unique, which evaluations refuse: {repeated}. Fix: --columns '{{\"id\": null}}' numbers the rows"
-        )
+        fix = """--columns '{"id": null}' numbers the rows"""
+        lines.append(f"ids are not unique, which evaluations refuse: {repeated}. Fix: {fix}")
     write_rows_page(output, loaded, name=arguments.source, command=arguments.command_line, shown=arguments.shown)
     print("\n\n".join([*lines, str(output)]))  # noqa: T201 - what the command is asked for
