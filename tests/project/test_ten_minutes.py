@@ -14,12 +14,8 @@ from trl_mmreason.cli.main import main
 PAGE = (ROOT / "docs/ten-minutes.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(python|yaml|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A random policy earns nothing, which is an error of training with a learning rate.
-SMALLER = {
-    '"train", 240': '"train", 8',
-    '"test", 60': '"test", 2',
-    '"demo"': '"test"',
-    "max_steps: 350": "max_steps: 2",
-}
+SMALLER = {'"train", 240': '"train", 8', '"test", 60': '"test", 2', '"demo"': '"test"'}
+SMALLER |= {"max_steps: 350": "max_steps: 2", "logging_steps: 5\n": "logging_steps: 1\n"}
 SMALLER |= {"max_steps: 60": "max_steps: 2", "size: 128": "size: 16", "3.0e-4": "0", "size: 32": "size: 4"}
 SMALLER |= {"_steps 10 --save_steps 10": "_steps 1 --save_steps 1", "eval_rows 32": "eval_rows 8"}
 
