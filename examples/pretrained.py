@@ -53,7 +53,7 @@ class PreparationArguments:
 
     output_dir: str = "runs/pretrained"
     gguf: str | None = None
-    sft_rows: int = 480
+    sft_rows: int = 240
     train_rows: int = 1000
     test_rows: int = 200
     seed: int = 0
