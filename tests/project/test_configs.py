@@ -212,7 +212,7 @@ def test_qlora_loads_weights_of_four_bits_and_computes_in_bfloat16():
 
 
 @each(
-    [path for path in CONFIGS if path != ADAPO_QLORA and path.parent.name != "evaluate" and path.stem != "your_model"]
+    [path for path in CONFIGS if path != ADAPO_QLORA and path.parent.name != "evaluate" and path.stem not in OURS[1:]]
 )
 def test_the_others_train_all_weights(path):
     _, training_args, model_args = parse(path)
