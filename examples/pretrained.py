@@ -55,7 +55,7 @@ class PreparationArguments:
     gguf: str | None = None
     sft_rows: int = 240
     train_rows: int = 1000
-    test_rows: int = 120
+    test_rows: int = 200
     seed: int = 0
 
 

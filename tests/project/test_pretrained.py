@@ -12,6 +12,7 @@ from text_reasoners import saved_reasoner
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.grading import Grader
 from trl_mmreason.scripts.refusals import WrongArgument
+from trl_mmreason.training.model_card import EVALUATIONS
 
 EXAMPLE = load_example("pretrained")
 SUM = EXAMPLE.Problem("A box holds 40 pens. …", (40, 15, 12), "-+")
@@ -69,7 +70,7 @@ def test_the_three_commands_leave_a_trained_policy(tmp_path):
         history = json.loads((tmp_path / method / "trainer_state.json").read_text())["log_history"]
         assert history[0]["completions/mean_length"] > 0
         for moment in ("before", "after"):
-            assert read_evaluation(tmp_path / method / "evaluation" / moment).results["acc_t2"].n == 3
+            assert read_evaluation(tmp_path / method / EVALUATIONS / moment).results.counts["questions"] == 3
 
 
 def run(name, folder, *options):
