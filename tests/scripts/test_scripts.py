@@ -250,6 +250,10 @@ def test_a_run_ends_with_its_output_its_pages_and_the_next_command(tmp_path, cap
         "Report: mmreason report RUN",
         "Next:   mmreason evaluate mathvista --model RUN",
     ]
+    (tmp_path / "tokenizer_config.json").touch()  # alone it is a text-only model's, which can answer no benchmark
+    assert said("my.jsonl")[-1] == "Next:   mmreason evaluate mine=ROWS.jsonl --model RUN"
+    (tmp_path / "processor_config.json").touch()
+    assert said("my.jsonl")[-1] == "Next:   mmreason evaluate mathvista --model RUN"
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
     (tmp_path / "report.html").touch()
     assert said("miniature/adding") == [

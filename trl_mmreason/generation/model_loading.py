@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 # What an image that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
 
-_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
-_TOKENIZER_FILES = ("tokenizer_config.json",)
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+TOKENIZER_FILES = ("tokenizer_config.json",)
 # What of `from_pretrained`'s arguments says where a checkpoint's files are.
 _WHEREABOUTS = ("cache_dir", "code_revision", "local_files_only", "subfolder", "token")
 
@@ -127,7 +127,7 @@ def load_processor(model: str, *, revision: str | None = None, trust_remote_code
     base, base_revision, adapter = _base_of(model, revision)
     config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
     sees = sees_images(config)
-    own = _PROCESSOR_FILES if sees else _TOKENIZER_FILES
+    own = PROCESSOR_FILES if sees else TOKENIZER_FILES
     if adapter is not None and any((Path(adapter) / name).exists() for name in own):
         base, base_revision = adapter, revision
     # Not AutoProcessor for both: it hides why a tokenizer cannot be loaded.

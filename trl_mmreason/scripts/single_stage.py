@@ -22,6 +22,7 @@ from trl import GRPOConfig, GRPOTrainer, ModelConfig, SFTConfig, SFTTrainer, get
 from ..data.folders import adapter_base, check_model_folder, lock_folder
 from ..data.mixed_sources import one_after_the_other
 from ..data.row_loading import load_completions, load_rows
+from ..generation.model_loading import PROCESSOR_FILES, TOKENIZER_FILES
 from ..generation.transformers_engine import TransformersEngine
 from ..jobs.store import Store
 from ..miniature.lessons import Lessons
@@ -317,14 +318,18 @@ def print_end(folder: Path, dataset_name: str) -> None:
 
     Args:
         folder: its output folder.
-        dataset_name: what it was trained on; a miniature is evaluated on the same problems.
+        dataset_name: what it was trained on; a miniature is evaluated on the same problems, a text-only model on rows
+            of the user's own.
     """
     models = [*sorted(folder.glob("*/model")), *sorted(folder.glob("*/round-*/policy"))] or [folder]
     pages = [*sorted(folder.glob("*.html")), *sorted(folder.glob("*/*.html"))]
     model, base = str(models[0]), adapter_base(str(models[0]))
     policy = ["--model", model] if base is None else ["--model", base, "--adapter", model]
     policy = ["--model", "MODEL"] if models[1:] else policy
-    benchmark = dataset_name if dataset_name.startswith(MINIATURE) else "mathvista"
+    saved = {path.name for path in models[0].glob("*.json")}
+    is_text_only = saved & {*TOKENIZER_FILES} and not saved & {*PROCESSOR_FILES}  # the benchmarks have images
+    benchmark = "mine=ROWS.jsonl" if is_text_only else "mathvista"
+    benchmark = dataset_name if dataset_name.startswith(MINIATURE) else benchmark
     sys.stdout.write(
         f"\nOutput: {', '.join(map(str, models))}\n"
         f"Report: {', '.join(map(str, pages)) or shlex.join(['mmreason', 'report', str(models[-1])])}\n"
