@@ -89,7 +89,7 @@ _SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)
 
 # What an adjective may stand without
 _LABELLED = re.compile(
-    r"(?:the )?(?:point|figure|page|picture|image|graph|curve|line|net|number|step|item|question|panel|set|group) "
+    r"(?:the )?(?:point|figure|page|picture|image|graph|curve|line|net|number|step|item|question|panel) "
     r"(?:number |no\.? ?)?(\(?(?:[A-Z]'?|\d+|[IVXivx]+)\)?)",
     re.I,
 )
