@@ -31,8 +31,8 @@ def test_what_is_asked_in_the_comparison_is_asked_nowhere_else():
     for one in (*test, *train):  # the question says the numbers in the order in which the solution takes them
         said = [int(word) for word in one.question.replace("?", "").replace(",", "").split() if word.isdigit()]
         assert tuple(said) == one.numbers
-        assert Grader()(one.solution(), str(one.answer))
-        assert not Grader()(one.solution(error=2), str(one.answer))
+        assert Grader().grade(one.solution(), str(one.answer)).correct
+        assert not Grader().grade(one.solution(error=2), str(one.answer)).correct
 
 
 def test_a_second_answer_is_taught_after_a_wrong_one_in_half_of_the_rows():
