@@ -30,8 +30,7 @@ def test_what_is_asked_in_the_comparison_is_asked_nowhere_else():
     assert not {one.numbers[:2] for one in test} & {one.numbers[:2] for one in train}
     assert {(one.signs, one.question.split()[0]) for one in test} >= {("+", "What"), ("-", "What"), ("-+", "A")}
     for one in (*test, *train):  # the question says the numbers in the order in which the solution takes them
-        said = [int(word) for word in one.question.replace("?", "").replace(",", "").split() if word.isdigit()]
-        assert tuple(said) == one.numbers
+        assert tuple(map(int, re.findall(r"\d+", one.question))) == one.numbers
         assert Grader().grade(one.solution(), str(one.answer)).correct
         assert not Grader().grade(one.solution(error=2), str(one.answer)).correct
 
