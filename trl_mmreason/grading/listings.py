@@ -189,6 +189,7 @@ def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, An
     return all(finds_one(entry, set()) for entry in left)
 
 
+_FLAT = re.compile(r"\[[^\[\]]*\]")
 _SCALED = re.compile(r"(.+?)\s*\*?\s*(\\begin\{.*)", re.DOTALL)
 _MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
@@ -198,9 +199,9 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     if not (_MATRIX.fullmatch(answer) or _MATRIX.fullmatch(gold)):
         return None
     left, right = _rows(answer), _rows(gold)
-    if left and right and len(right) == 1 < len(left) and answer.startswith("["):
+    if left and right and len(right) == 1 and _FLAT.fullmatch(answer):
         left = [sum(left, [])]  # [a, b] may be a row
-    elif left and right and len(left) == 1 < len(right) and gold.startswith("["):
+    elif left and right and len(left) == 1 and _FLAT.fullmatch(gold):
         right = [sum(right, [])]
     if (left is None and "\\begin" in answer) or (right is None and "\\begin" in gold):
         return None  # products and powers of matrices

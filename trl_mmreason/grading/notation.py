@@ -107,12 +107,18 @@ _ARROW = "\u20d7"
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
 
 
-def _above(match: re.Match[str]) -> str:
-    return ">=" if match[1] else ">"
+_LESS = r"(?P<less>less|fewer|(?:small|short|low|young|cheap|slow|light)er)"
+_COMPARISON = re.compile(
+    rf"(?:^|\s)(?:(?:is|are|(?:must|has to) be)\s)?(?:(?:{_LESS}|more|(?:great|larg|bigg|long|high|tall|old)er)"
+    r"\s+than(?P<equal>\sor\sequal\sto)?|(?P<least>at\s+least)|(?P<most>at\s+most))"
+    r"(?:\s+(?=[$(]?[-−]?[\d√\\])|(?=\s*\}\s*[-−]?[\d√\\]))",
+    re.I,
+)
 
 
-def _below(match: re.Match[str]) -> str:
-    return "<=" if match[1] else "<"
+def _sign(match: re.Match[str]) -> str:
+    less = match["less"] or match["most"]
+    return f" {'<' if less else '>'}{'=' if match['equal'] or match['least'] or match['most'] else ''} "
 
 
 # Another way of writing the same: what has to occur in the text, pattern, replacement
@@ -124,19 +130,14 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("0x", re.compile(r"(?<![\w.])0x([\dA-Fa-f]+)(?!\w)"), lambda match: f"{match[1].upper()}_{{16}}"),
     ("度", re.compile(r"(?<=\d)\s?度\s?(\d+)\s?分(?!钟)"), r"°\1'"),
     ("秒", re.compile(r"(?<=\d')\s?(\d+)\s?秒"), r"\1''"),
-    (
-        "than",
-        re.compile(r"(?:\b(?:is|are|must be) )?\b(?:greater|larger|bigger|more) than( or equal to)?\b", re.I),
-        _above,
-    ),
-    ("than", re.compile(r"(?:\b(?:is|are|must be) )?\b(?:less|smaller|fewer) than( or equal to)?\b", re.I), _below),
+    ("than", _COMPARISON, _sign),
+    ("at ", _COMPARISON, _sign),
     ("//", re.compile(r"(?<=[A-Z])\s*//\s*(?=[A-Z])"), "∥"),
     ("'", re.compile(r"(?<![\d.°])(\d+)\s*'\s*(\d+)\s*(?:\"|'')$"), r"\1 ft \2 in"),
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
     ("mil", re.compile(r"(?<=\d)\s*per ?mil(?:le?)?\b"), " /1000 "),
     ("0b", re.compile(r"(?<![\w.])0b([01]+)(?!\w)"), r"\1_2"),
     ("\\over", re.compile(r"\{([^{}]+?)\\over\b([^{}]+?)\}"), r"\\frac{\1}{\2}"),
-    ("at ", re.compile(r"\bat (?:least (?=[-$\d])|(most )(?=[-$\d]))"), lambda match: "<= " if match[1] else ">= "),
     ("±", re.compile(r"^([a-z]) ?= ?[^=]*±[^=]*=(?!=)"), r"\1 = "),
     ("pm", re.compile(r"^([a-z]) ?= ?[^=]*\\pm\b[^=]*=(?!=)"), r"\1 = "),
     ("→", re.compile(r"(?<=\d) ?→ ?(?=[A-Za-z]\b)"), "-"),
@@ -260,6 +261,11 @@ def _without_commands(text: str) -> str:
         lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(_marked, text)
     )
     return _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
+
+
+def comparisons_as_signs(text: str) -> str:
+    """Write comparisons with numbers as signs: at least 3, longer than 4 cm."""
+    return _COMPARISON.sub(_sign, text)
 
 
 def _marked(match: re.Match[str]) -> str:

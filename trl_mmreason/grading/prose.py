@@ -14,6 +14,7 @@ from typing import NamedTuple
 from .declarations import YES_OR_NO, bare_answer, without_dressing
 from .equivalence import FRACTIONS, MAGNITUDES, unit_of_number
 from .moments import MONTHS
+from .notation import comparisons_as_signs
 from .units import MeasurementUnit, asked_unit, parse_unit
 from .words import NUMBER_WORDS, is_prose, words
 
@@ -106,11 +107,6 @@ _ONLY = re.compile(rf"[\s*]*{_REST}")
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[^*.!?。\n]{0,40}[.。!]?\Z")
 _NO_BOLD = re.compile(r"\b(?:not|never|cannot|than|wrong|mistake|guess|step)\b|n't|不")
 _SYMBOL = re.compile(r"[a-z]|[a-z]{1,2}[²³]|[ckm]?[mgls]")  # of a vector or a unit
-_LESS = r"(?P<less>less|fewer|(?:small|short|low|young|cheap|slow|light)er)"
-_COMPARISON = re.compile(
-    rf"\s(?:(?:is|are|(?:must|has to) be)\s)?(?:(?:{_LESS}|more|(?:great|larg|bigg|long|high|tall|old)er)"
-    r"\sthan(?P<equal>\sor\sequal\sto)?|(?P<least>at\sleast)|(?P<most>at\smost))\s(?=[$(]?[-−]?[\d√\\])"
-)
 _SUPPOSED = re.compile(
     r"(?:\b(?:if|unless|suppose|assum\w+|let|were|would|might|could|perhaps|maybe)\b|若|如果|假设|可能)"
     r"(?:[^.!?。！？\n]|\.\d)*[.。]?\Z",
@@ -223,12 +219,7 @@ def _unconditional(sentence: str) -> str:
 def _worded(text: str) -> str:
     """Write comparisons and equality in words as signs: at least 3, longer than 4 cm, y equals 3."""
     text = text.replace("$$", "$").replace("．", "。")
-    return re.sub(r"\b([a-z])\s(?:equals|is equal to)\s(?=[-\d\\$])", r"\1 = ", _COMPARISON.sub(_sign, text))
-
-
-def _sign(match: re.Match[str]) -> str:
-    less = match["less"] or match["most"]
-    return f" {'<' if less else '>'}{'=' if match['equal'] or match['least'] or match['most'] else ''} "
+    return re.sub(r"\b([a-z])\s(?:equals|is equal to)\s(?=[-\d\\$])", r"\1 = ", comparisons_as_signs(text))
 
 
 def last_statement(
