@@ -61,7 +61,7 @@ def test_the_ablations_of_table_3_are_flags(path):
     assert (data.dataset_name, data.system_prompt) == ("FanqingM/MMK12", "Box it.")
 
 
-@each(sorted(ROOT.glob("configs/sft/*.yaml")))
+@each([path for path in PAPER_MODELS if path.parent.name == "sft"])
 def test_the_supervised_baselines_of_adapo(path):
     """Appendix B, besides what `test_paper_values.py` and `BATCHES` have: AdamW, and a warm-up of 10 %."""
     data, args, model = parse(path)
