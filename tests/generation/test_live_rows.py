@@ -24,9 +24,11 @@ from transformers.generation import utils as generation_utils
 from trl import GRPOTrainer
 
 from trl_mmreason.compat.model_parts import placeholder_ids
+from trl_mmreason.generation import live_rows
 from trl_mmreason.generation.batch import Prompt, collate, encode
 from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.live_rows import (
+    SampledLogprobs,
     can_decode,
     can_share_prompts,
     decode_live_rows,
@@ -128,6 +130,28 @@ def test_rows_that_share_a_prompt_answer_as_with_a_copy_of_it_each(family, sampl
     sharing = partial(decode_live_rows, prompt_of=torch.tensor(place))
     assert answers(model, collate(three, 0), sharing, do_sample=sampled).equal(plain)
     assert seen[:4] == [3, 8, 6, 5]
+
+
+@pytest.mark.parametrize(("place", "rows", "parts"), [(None, 3, [3, 3, 2]), ([0, 0, 1, 2, 2, 2, 1, 0], 1, [1, 1, 1])])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_of_too_many_tokens_are_read_some_at_a_time(family, place, rows, parts, monkeypatch):
+    """A part of the prompts gets the images of its rows: the rows 0, 3 and 6 have none."""
+    model, processor = build_model(family, "test")
+    prompts = conversations(processor)[: 8 if place is None else 3]
+    inputs, of = collate(prompts, 0), None if place is None else torch.tensor(place)
+
+    def decode():
+        logprobs = SampledLogprobs(1.0)
+        ids = answers(model.eval(), inputs, partial(decode_live_rows, prompt_of=of, logprobs=logprobs))
+        return ids, torch.tensor(logprobs.of_rows([[0]] * 8))  # of each first token
+
+    ids, first = decode()
+    monkeypatch.setattr(live_rows, "_TOKENS_A_PASS", (rows + 1) * inputs["input_ids"].shape[1] - 1)
+    seen = rows_computed(model)
+    divided, first_divided = decode()
+    assert seen[: len(parts) + 1] == [*parts, 8]
+    assert divided.equal(ids)
+    torch.testing.assert_close(first_divided, first, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("shared", [False, True])

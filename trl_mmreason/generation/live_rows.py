@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache, partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import GenerationMode
+from transformers.generation import utils as generation_utils
 
 from ..compat.model_parts import without_adapters
 from ..compat.replaced import replaced
@@ -41,8 +43,12 @@ _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_
 _OF_IMAGES = ("pixel", "image", "video")  # read with the prompt and not again
 _OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
 """Settings whose logits processors keep the prompts that the batch began with."""
+_FEATURES_OF: Any = getattr(generation_utils, "_slice_mm_encoder_output", None)
+"""Selects features of images, which `generate` encodes before it reads the prompts; missing in old transformers."""
 _GENERATE = GenerationMixin.generate  # transformers' own, whatever is set in its place later
 Ended = Callable[[list[int], list[list[int]]], None]
+_TOKENS_A_PASS = 2**14
+"""Tokens of prompts that a model reads at a time, padding among them: enough to keep a GPU busy."""
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
 
@@ -230,15 +236,66 @@ def _read_prompts(
     model_kwargs: dict[str, Any],
 ) -> tuple[Tensor, dict[str, Any]]:
     """Return (B, V) logits of each row's first token, and `model_kwargs` with each row's state after its prompt."""
-    outputs = model._prefill(input_ids=input_ids, generation_config=generation_config, model_kwargs=model_kwargs)
-    logits = _last(outputs, input_ids)
+    logits, caches = [], []
+    for rows, given in _passes(model, input_ids, model_kwargs):
+        outputs = model._prefill(input_ids=input_ids[rows], generation_config=generation_config, model_kwargs=given)
+        logits.append(_last(outputs, input_ids))
+        caches.append(_cache_of(outputs))
+    if len(caches) > 1:
+        _join(caches)
+        name = next(name for name, value in outputs.items() if value is caches[-1])
+        outputs[name] = caches[0]
     model_kwargs = model._update_model_kwargs_for_generation(outputs=outputs, model_kwargs=model_kwargs)
     if prompt_of is None:
-        return logits, model_kwargs
+        return torch.cat(logits), model_kwargs
     if not _can_leave(model_kwargs):
         raise UnknownCacheError(f"{type(model).__name__} has a cache that is not known")
     _select_rows(model_kwargs, prompt_of)
-    return logits[prompt_of], model_kwargs
+    return torch.cat(logits)[prompt_of], model_kwargs
+
+
+def rows_a_pass(tokens: int) -> int:
+    """How many prompts, padded to so many tokens, a model reads at a time where they can be divided."""
+    return max(1, _TOKENS_A_PASS // tokens)
+
+
+def _passes(model: PreTrainedModel, input_ids: Tensor, model_kwargs: dict[str, Any]) -> Iterator[tuple[Any, dict]]:
+    """The prompts that are read at a time: their rows, and what `_prefill` is given of these.
+
+    All at once are read where the state or the images of a row are not known.
+    """
+    rows = torch.arange(len(input_ids), device=input_ids.device)
+    parts = rows.split(rows_a_pass(input_ids.shape[1]))
+    encoded = model_kwargs.get("mm_encoder_outputs") or {}
+    token_ids = {modality: getattr(model.config, f"{modality}_token_id", None) for modality in encoded}
+    others = {name for name, value in model_kwargs.items() if isinstance(value, Tensor) and name not in _BY_TOKEN}
+    is_known = _can_leave(model_kwargs) and not others and None not in token_ids.values()
+    if len(parts) == 1 or not is_known or (encoded and _FEATURES_OF is None):
+        yield slice(None), model_kwargs
+        return
+    empty = deepcopy(_cache_of(model_kwargs))
+    for part in parts:
+        given = {name: deepcopy(empty) if isinstance(value, Cache) else value for name, value in model_kwargs.items()}
+        for name in _BY_TOKEN:
+            if given.get(name) is not None:
+                given[name] = given[name].index_select(-2, part)
+        if encoded:
+            given["mm_encoder_outputs"] = {}
+        for modality, features in encoded.items():
+            row_of_feature = (input_ids == token_ids[modality]).nonzero()[:, 0]
+            own = torch.isin(row_of_feature, part)
+            if own.any():
+                given["mm_encoder_outputs"][modality] = _FEATURES_OF(features, own)
+        yield part, given
+
+
+def _join(parts: list[Any]) -> None:
+    """Append the rows of all caches to those of the first, layer by layer, and remove them from the others."""
+    for layer, *others in zip(*(part.layers for part in parts), strict=True):
+        for state in ("keys", "values"):
+            setattr(layer, state, torch.cat([getattr(each, state) for each in (layer, *others)]))
+            for each in others:
+                setattr(each, state, None)
 
 
 def _last(outputs: Any, input_ids: Tensor) -> Tensor:

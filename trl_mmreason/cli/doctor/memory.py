@@ -234,13 +234,13 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
             step_bytes=size if optim == "adamw_torch" and not work.on_cpu else 0.0,
         )
     }
-    in_engine = passes if engine == alone else pass_bytes(model, work, engine)
+    in_engine = {stage: pass_bytes(model, work._replace(sharded=stage == 3), engine) for stage in (2, 3)}
     whole = weights if work.quantised else parameters * engine.weights.itemsize
     for stage, name in ((2, "ZeRO-2"), (3, "ZeRO-3 or FSDP2")):
         needs[f"{name} on {processes} GPUs"] = training_memory(
             copies * whole + shared * of_adapter,
             trained,
-            in_engine,
+            in_engine[stage],
             trained_bytes=shared,
             optimizer_bytes=4 + _state_bytes(optim, 4),  # the weights in float32
             step_bytes=4,  # of the gradient in float32

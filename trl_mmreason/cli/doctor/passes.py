@@ -11,6 +11,7 @@ from torch import nn
 
 from ...compat.model_parts import without_adapters
 from ...compat.vllm_buckets import BUCKET
+from ...generation.live_rows import rows_a_pass
 from .layer_bytes import (
     Images,
     LayerBytes,
@@ -46,6 +47,7 @@ class Workload(NamedTuple):
         masked: whether attention is given a mask, as sdpa is for rows of different lengths.
         quantised: whether layers are expanded from fewer bits in each pass.
         on_cpu: whether a CPU trains, on which TRL's head has no kernel of its own and scores prompts too.
+        sharded: whether processes share the weights out, so that in a rollout each row reads its prompt, all at once.
     """
 
     rows: int
@@ -61,6 +63,7 @@ class Workload(NamedTuple):
     masked: bool = True
     quantised: bool = False
     on_cpu: bool = False
+    sharded: bool = False
 
     @property
     def tokens(self) -> int:
@@ -201,10 +204,12 @@ def _rollout(model: Any, work: Workload, precision: Precision) -> Iterator[float
     if vision:
         yield vision.layer.reading
     for turn in range(work.answers):
-        rows, tokens = (work.sampled if turn else work.questions), work.prompt + turn * work.answer
-        layer, _ = language_layer(model, rows, tokens, plain, masked=work.masked)
+        rows = work.sampled if turn or work.sharded else work.questions
+        tokens = work.prompt + turn * work.answer
+        at_a_time = rows if work.sharded else min(rows, rows_a_pass(tokens))
+        layer, _ = language_layer(model, at_a_time, tokens, plain, masked=work.masked)
         inputs = 2 * layer.output  # of the model and of the layer
-        yield rows * (tokens * cache + work.masked * tokens**2) + inputs + layer.reading + cast
+        yield rows * tokens * cache + at_a_time * work.masked * tokens**2 + inputs + layer.reading + cast
     # A step adds a column to a layer's keys or values by a copy, and has few tensors of all words in float32.
     held = work.sampled * work.tokens * cache
     yield held * (1 + 1 / (2 * text.num_hidden_layers)) + 3 * 4 * work.sampled * text.vocab_size + cast
