@@ -26,6 +26,7 @@ from trl_mmreason.cli.doctor.memory import (
 from trl_mmreason.cli.doctor.passes import cache_bytes
 from trl_mmreason.cli.doctor.settings import MethodParser, read_settings
 from trl_mmreason.compat.model_parts import freeze_vision_encoder
+from trl_mmreason.generation import live_rows
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.training.prompt_length import prompt_length
 
@@ -208,7 +209,7 @@ def measured_and_estimated(case: Case, policy: Path, tokens: int, batch: int) ->
     return found
 
 
-def memory(*, tokens: int = 64, batch: int = 4, limit: float = 0.1) -> Result:
+def memory(*, tokens: int = 64, batch: int = 4, a_pass: int | None = None, limit: float = 0.1) -> Result:
     """Peak memory of two updates of AdaPO over the estimate of `mmreason doctor`, on a CPU in float32.
 
     Counted are the bytes of all tensors that are alive: every operation of the run tells what it returns
@@ -218,9 +219,11 @@ def memory(*, tokens: int = 64, batch: int = 4, limit: float = 0.1) -> Result:
     Args:
         tokens: of an answer.
         batch: trajectories in a micro-batch.
+        a_pass: tokens of prompts that a rollout reads at a time; by default as in training, here all.
         limit: largest share by which measured and estimated bytes may differ.
     """
     torch.manual_seed(0)
+    live_rows._TOKENS_A_PASS = a_pass or live_rows._TOKENS_A_PASS
     result = Result()
     print("| run | measured, MiB | estimated, MiB | measured / estimated |\n|---|---|---|---|")
     with TemporaryDirectory() as folder:

@@ -59,6 +59,10 @@ UNUSED = {"zero_advantage_criterion": "correctness", "filter_zero_advantage": Fa
         ({"mask_truncated_completions": True}, "filter_truncated"),  # TRL's own
         ({"evaluation_prompt": " "}, "evaluation_prompt"),
         ({"max_completion_length": None}, "max_completion_length"),
+        (
+            {"eval_strategy": "steps", "eval_steps": 1, "num_generations": 4, "per_device_eval_batch_size": 6},
+            "AdaPOConfig: per_device_eval_batch_size=6 on 1 processes, expected whole groups of num_generations_eval=4",
+        ),
     ],
 )
 def test_settings_that_cannot_train_are_refused(tmp_path, settings, problem):

@@ -26,7 +26,7 @@ def shown(folder, rows, *options):
     return page_of(folder / "rows.html")
 
 
-def test_columns_and_problems_are_printed(folder, capsys):
+def test_columns_and_problems_are_printed(folder, capsys, caplog):
     good = {"question": "<b>3+4?</b>", "image": "red.png", "solution": "7", "level": 3, "subject": "sums"}
     rows = [good, {**good, "solution": ""}, {**good, "image": "no.png"}, {**good, "solution": " "}]
     page = shown(folder, rows)
@@ -36,9 +36,10 @@ def test_columns_and_problems_are_printed(folder, capsys):
         f"{source}: 1 of 4 rows can be used\n\n"
         "column    read as\nquestion  prompt\nimage     images\nsolution  answer\nsubject   category\n"
         "level     left out\n\nreason              rows\nempty answer        2\nmissing image file  1\n\n"
-        "row 1 (id 'rows-1'), column 'solution': empty answer: "
     )
     assert said.endswith(f"\n\n{folder / 'rows.html'}\n")
+    assert "row 1 (id 'rows-1'), column 'solution': empty answer: " in caplog.text  # of the log, once
+    assert "rows-1" not in said
     cells = [element["text"] for element in page.with_tag("td") + page.with_tag("th")]
     assert {"left out", "level", "empty answer", "rows-2", "solution"} <= set(cells)
     (card,) = page.with_class("question")

@@ -28,11 +28,6 @@ def mutations_of(method: str) -> list[Mutation]:
     return importlib.import_module(f"tests.paper_mutations.{method}_mutations").MUTATIONS
 
 
-def not_yet(method: str) -> list[str]:
-    """Beginnings of rows that have no mutation yet."""
-    return importlib.import_module(f"tests.paper_mutations.{method}_mutations").NOT_YET
-
-
 def copied_tree(folder: Path) -> Path:
     """A copy of what tests read, to be changed."""
     for name in FOLDERS:

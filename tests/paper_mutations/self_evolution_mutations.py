@@ -345,11 +345,19 @@ TABLE = [
         "size = max(1, len(values) // 2)",
         "tests/study/test_logged.py::test_a_quarter_is_of_the_entries_that_have_the_value",
     ),
+    (
+        "Table 1 | better than",
+        "study/self_evolution.py",
+        'if settings.pop("labels", False):',
+        'if not settings.pop("labels", True):',
+        "tests/study/test_small_parts.py::test_self_evolution_in_small",
+    ),
+    (
+        "Figs. 3 and 4 | entropy,",
+        TRAINER,
+        'measures: dict[str, list[bool]] = {"accuracy":',
+        'measures: dict[str, list[bool]] = {"right":',
+        "tests/project/test_self_evolution_example.py::test_it_trains_and_is_measured_before_and_after",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]
-
-# rows whose test nobody has yet tried with the code changed
-NOT_YET: list[str] = [
-    "Table 1 | better than",
-    "Figs. 3 and 4 | entropy,",
-]

@@ -441,12 +441,26 @@ TABLE = [
         '|<\\|(?:answer_start|begin_of_box)\\|>", re.I | re.A)',
         "tests/grading/test_labelled.py::test_label",
     ),
+    (
+        "5.1 | warm-up on",
+        EXAMPLE,
+        "if self.args.warm_up_dataset is not None:",
+        "if self.args.warm_up_dataset is None:",
+        f"{OF_EXAMPLE}every_stage_leaves_its_result_and_the_table_names_all",
+    ),
+    (
+        'Table 5, 6.3 | Random "is',
+        "study/sophia.py",
+        '51.53 against 46.28", "random", BEFORE)',
+        '51.53 against 46.28", BEFORE, "random")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[sophia]",
+    ),
+    (
+        "Table 8 | 5K to 80K",
+        "study/sophia.py",
+        "round(share * len(rows))",
+        "round(share * start.args.train_rows)",
+        "tests/study/test_small_parts.py::test_sophia_in_small",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]
-
-# rows whose test nobody has yet tried with the code changed
-NOT_YET: list[str] = [
-    "5.1 | warm-up on",
-    'Table 5, 6.3 | Random "is',
-    "Table 8 | 5K to 80K",
-]

@@ -245,15 +245,16 @@ def test_a_run_ends_with_its_output_its_pages_and_the_next_command(tmp_path, cap
         print_end(tmp_path, dataset_name)
         return capsys.readouterr().out.replace(str(tmp_path), "RUN").splitlines()[1:]
 
-    assert said("my.jsonl") == [
+    assert said("owner/questions") == [
         "Output: RUN",
         "Report: mmreason report RUN",
         "Next:   mmreason evaluate mathvista --model RUN",
     ]
     (tmp_path / "tokenizer_config.json").touch()  # alone it is a text-only model's, which can answer no benchmark
-    assert said("my.jsonl")[-1] == "Next:   mmreason evaluate mine=ROWS.jsonl --model RUN"
+    assert said("owner/questions")[-1] == "Next:   mmreason evaluate mine=ROWS.jsonl --model RUN"
     (tmp_path / "processor_config.json").touch()
-    assert said("my.jsonl")[-1] == "Next:   mmreason evaluate mathvista --model RUN"
+    assert said("owner/questions")[-1] == "Next:   mmreason evaluate mathvista --model RUN"
+    assert said(str(tmp_path))[-1] == "Next:   mmreason evaluate mine=ROWS.jsonl --model RUN"  # rows of one's own
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
     (tmp_path / "report.html").touch()
     assert said("miniature/adding") == [

@@ -39,6 +39,8 @@ def test_every_arm_is_measured_and_every_claim_judged(done, tmp_path):
     assert set(found[0]) == {BEFORE, *done.arms}
     assert {len(table.numerator) for table in found[0].values()} == {6}
     claims = claims_about(adapo.CLAIMS, (BEFORE, *done.arms))
+    left_out = [claim.text for claim in adapo.CLAIMS if claim not in claims]
+    assert left_out == ["STaR lowers the second answers below the first"]
     judged = [judge(claim, found) for claim in claims]
     table = format_arms(found, adapo.METRICS)
     assert [line.split()[0] for line in table.splitlines()[1:]] == [BEFORE, *done.arms]

@@ -267,7 +267,7 @@ def _passes(model: PreTrainedModel, input_ids: Tensor, model_kwargs: dict[str, A
     rows = torch.arange(len(input_ids), device=input_ids.device)
     parts = rows.split(rows_a_pass(input_ids.shape[1]))
     encoded = model_kwargs.get("mm_encoder_outputs") or {}
-    token_ids = {modality: getattr(model.config, f"{modality}_token_id", None) for modality in encoded}
+    token_ids: dict[str, Any] = {modality: getattr(model.config, f"{modality}_token_id", None) for modality in encoded}
     others = {name for name, value in model_kwargs.items() if isinstance(value, Tensor) and name not in _BY_TOKEN}
     is_known = _can_leave(model_kwargs) and not others and None not in token_ids.values()
     if len(parts) == 1 or not is_known or (encoded and _FEATURES_OF is None):

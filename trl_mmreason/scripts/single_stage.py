@@ -318,8 +318,8 @@ def print_end(folder: Path, dataset_name: str) -> None:
 
     Args:
         folder: its output folder.
-        dataset_name: what it was trained on; a miniature is evaluated on the same problems, a text-only model on rows
-            of the user's own.
+        dataset_name: what it was trained on; a miniature is evaluated on the same problems, a text-only model and one
+            that was trained on rows of the user's own on such rows.
     """
     models = [*sorted(folder.glob("*/model")), *sorted(folder.glob("*/round-*/policy"))] or [folder]
     pages = [*sorted(folder.glob("*.html")), *sorted(folder.glob("*/*.html"))]
@@ -328,7 +328,7 @@ def print_end(folder: Path, dataset_name: str) -> None:
     policy = ["--model", "MODEL"] if models[1:] else policy
     saved = {path.name for path in models[0].glob("*.json")}
     is_text_only = saved & {*TOKENIZER_FILES} and not saved & {*PROCESSOR_FILES}  # the benchmarks have images
-    benchmark = "mine=ROWS.jsonl" if is_text_only else "mathvista"
+    benchmark = "mine=ROWS.jsonl" if is_text_only or Path(dataset_name).exists() else "mathvista"
     benchmark = dataset_name if dataset_name.startswith(MINIATURE) else benchmark
     sys.stdout.write(
         f"\nOutput: {', '.join(map(str, models))}\n"

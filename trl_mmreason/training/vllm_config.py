@@ -76,7 +76,16 @@ class RolloutConfig(EarlyStoppingArguments, GRPOConfig):
     def __post_init__(self) -> None:
         settle_on_cpu(self)
         refuse_impossible(type(self).__name__, vars(self), _CHOICES)
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            if "global eval batch size" not in str(error):
+                raise
+            number = self.num_generations_eval or self.num_generations
+            raise ValueError(  # TRL's names no setting
+                f"{type(self).__name__}: per_device_eval_batch_size={self.per_device_eval_batch_size} on "
+                f"{self.world_size} processes, expected whole groups of num_generations_eval={number} over all of them."
+            ) from error
         name = type(self).__name__
         if not self.max_completion_length or self.max_completion_length < 1:
             raise ValueError(

@@ -32,7 +32,7 @@ def add(command: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    from ...data.row_loading import list_first, load_rows
+    from ...data.row_loading import load_rows
     from ...evaluation.metrics import aligned
     from ...evaluation.rows_page import column_lines, counts_line, problem_counts, write_rows_page
     from ...jobs.run import repeated_ids
@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> None:
     loaded = load_rows(arguments.source, max_rows=arguments.max_rows, seed=0, **reading)
     lines = [counts_line(loaded, arguments.source), aligned([("column", "read as"), *column_lines(loaded)])]
     if counts := problem_counts(loaded):
-        lines += [aligned([("reason", "rows"), *counts]), list_first(loaded.problems, 5)]
+        lines.append(aligned([("reason", "rows"), *counts]))  # the warning of `load_rows` has the first of them
     if repeated := repeated_ids(loaded.dataset["id"][:]):
         fix = """--columns '{"id": null}' numbers the rows"""
         lines.append(f"ids are not unique, which evaluations refuse: {repeated}. Fix: {fix}")
