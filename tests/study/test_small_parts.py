@@ -100,8 +100,8 @@ def test_self_evolution_in_small(tmp_path):
     table = outcomes(args)[0]["ours"]
     assert set(self_evolution.METRICS) <= set(table.names)
     assert len(table.numerator) == 4
-    rewarded = {"ours": "rewards/self_evolution_reward/mean", "labels": "rewards/accuracy_reward/mean"}
-    for arm, name in rewarded.items():
+    logged = {"ours": "sc_winner_accuracy", "labels": "rewards/accuracy_reward/mean"}
+    for arm, name in logged.items():
         (first, *_) = json.loads((tmp_path / "seed-0" / arm / "model/trainer_state.json").read_text())["log_history"]
         assert name in first
 
