@@ -26,7 +26,7 @@ from .parts import PARTS
 from .report import claims_as_json, write_json
 from .running import BEFORE, StudyArguments
 
-EARLIER = ("_token_mean", "_open_thoughts")
+EARLIER = ("_token_mean", "_response_mean", "_open_thoughts")
 """Endings of the names of earlier runs, which have no configuration of their own."""
 
 
