@@ -13,6 +13,7 @@ from trl_mmreason.training.oversampling import (
     Flight,
     _answered,
     _begun,
+    _fly,
     check_oversampling,
     chosen_and_waiting,
     is_enough,
@@ -57,7 +58,36 @@ def test_what_goes_on_is_all_that_was_read_and_said():
     assert flight.tokens == 3
 
 
-def in_flight(trainer, places):
+def test_a_process_that_waits_for_others_asks_a_question_again():
+    """With a server: its own conversations have ended, and one fills the context, after which nothing can be said."""
+    said = NextTurn([], Prompt([8, 7], {}, {}), [8, 7], ["shown later"])
+    trajectory = Trajectory({}, 0, Prompt([1, 7], {}, {}), ["first", "shown later"], [Turn([2], True, "")], [said])
+    trajectory.turns.append(Turn([3] * 15, False, ""))
+    waiting = Flight({}, trajectory, [], begun=0, ended=True)
+    others = iter([[0, 1, -8], [1, 1, -4]])  # has it enough, how many are asked, how many tokens may they say
+    generation = SimpleNamespace(max_completion_length=16, context=20)
+    asked = []
+
+    def generate(prompt_ids, images, fields, num_generations):
+        asked.append((prompt_ids, images, generation.longest_prompt))
+        return [[5, 5]], [[-1.0, -1.0]]
+
+    trainer = SimpleNamespace(
+        vllm_mode="server",
+        vllm_generation=generation,
+        accelerator=SimpleNamespace(device="cpu", gather=lambda own: torch.cat([own, torch.tensor([next(others)])])),
+        args=SimpleNamespace(oversampling_max_age=3),
+        _rollouts=1,
+        _generate_single_turn=generate,
+    )
+    generation.longest_prompt = 4
+    _fly(trainer, [[waiting]], needed=1)
+    assert len(trajectory.context.ids) == 20
+    assert asked == [([[1, 7]], [["first"]], 18)]
+    assert (waiting.ids, waiting.logprobs) == ([], [])
+
+
+def test_a_vllm_that_hasdef in_flight(trainer, places):
     """Groups of these rows: of each the first conversation has answered once, and has begun its second answer."""
     trainer.vllm_mode, trainer._rollouts = "server", 4
     rows = [numbered(trainer.train_dataset, place) for place in places for _ in range(trainer.num_generations)]

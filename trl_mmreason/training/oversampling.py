@@ -252,13 +252,11 @@ def _fly_served(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> Non
         if everyone[:, 0].all():
             return
         most, part = int(everyone[:, 1].max()), min(int(-everyone[:, 2].max()), math.ceil(bound / _PARTS))
-        spare = (flights or groups[0])[0]
-        asked = [*flights, *[spare] * (most - len(flights))]
-        contexts = [flight.trajectory.context.extended(flight.ids) for flight in asked]
-        images = [flight.trajectory.images for flight in asked]
+        asked = [(each.trajectory.context.extended(each.ids), each.trajectory.images) for each in flights]
+        asked += [groups[0][0].trajectory.question] * (most - len(flights))  # shorter than any that has ended
         sampled, trainer._sampled = trainer._sampled, []  # most of these answers have not ended
         with replaced(generation, max_completion_length=part, longest_prompt=generation.context - part):
-            ids, logprobs = trainer._generate_single_turn(*joined(contexts, images), num_generations=1)
+            ids, logprobs = trainer._generate_single_turn(*joined(*zip(*asked, strict=True)), num_generations=1)
         trainer._sampled = sampled
         for flight, *said in zip(flights, ids, logprobs, strict=False):
             flight.ids, flight.logprobs = [*flight.ids, *said[0]], [*flight.logprobs, *said[1]]
