@@ -87,7 +87,16 @@ def test_a_process_that_waits_for_others_asks_a_question_again():
     assert (waiting.ids, waiting.logprobs) == ([], [])
 
 
-def test_a_vllm_that_hasdef in_flight(trainer, places):
+def test_a_vllm_that_has_nothing_to_do_sleeps_while_an_update_is_made():
+    asleep = []
+    generation = SimpleNamespace(let_sleep=lambda: asleep.append(True))
+    trainer = SimpleNamespace(vllm_mode="colocate", vllm_generation=generation, _rollouts=1)
+    trainer.args = SimpleNamespace(oversampling_max_age=3)
+    _fly(trainer, [group(True, True), group(True, False)], needed=1)
+    assert asleep == [True]
+
+
+def in_flight(trainer, places):
     """Groups of these rows: of each the first conversation has answered once, and has begun its second answer."""
     trainer.vllm_mode, trainer._rollouts = "server", 4
     rows = [numbered(trainer.train_dataset, place) for place in places for _ in range(trainer.num_generations)]

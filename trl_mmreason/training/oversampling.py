@@ -187,8 +187,10 @@ def _fly(trainer: Any, groups: Groups, needed: int) -> None:
     enough = partial(is_enough, groups, needed, trainer._rollouts, trainer.args.oversampling_max_age)
     if trainer.vllm_mode == "server":
         _fly_served(trainer, groups, enough)
-    elif not enough():  # several may have ended at once in the rollout before
+    elif not enough():
         _fly_colocated(trainer, groups, enough)
+    else:  # in the rollout before several have ended at once
+        trainer.vllm_generation.let_sleep()
 
 
 def _open(trainer: Any, groups: Groups) -> list[Flight]:
