@@ -19,6 +19,7 @@ from trl_mmreason.training.oversampling import (
     is_enough,
     kept,
     restored,
+    without_begun_stop,
 )
 from trl_mmreason.training.read_once import numbered
 from trl_mmreason.training.rollout import Trajectory, Turn
@@ -94,6 +95,25 @@ def test_a_vllm_that_has_nothing_to_do_sleeps_while_an_update_is_made():
     trainer.args = SimpleNamespace(oversampling_max_age=3)
     _fly(trainer, [group(True, True), group(True, False)], needed=1)
     assert asleep == [True]
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("3 + 4 = 7</ans", "3 + 4 = 7"),
+        ("3 + 4 = 7<", "3 + 4 = 7"),
+        ("7</answer", "7"),
+        ("7\n</", "7"),
+        ("7\n\n\n", "7"),
+        ("</answ 7", "</answ 7"),
+        ("7\ufffd", "7"),  # amid a character
+        ("</", ""),
+    ],
+)
+def test_what_may_begin_a_stop_string_is_written_anew(said, left):
+    stops = ["</answer>", "\n\n"]
+    assert without_begun_stop([*map(ord, said)], stops, lambda ids: "".join(map(chr, ids))) == [*map(ord, left)]
+    assert without_begun_stop([*map(ord, said)], [], lambda ids: "") == [*map(ord, said)]
 
 
 def in_flight(trainer, places):

@@ -91,6 +91,22 @@ def chosen_and_waiting(groups: Groups, needed: int) -> tuple[Groups, Groups]:
     return [groups[number] for number in chosen], waiting
 
 
+def without_begun_stop(ids: list[int], stops: Sequence[str], decode: Callable[[list[int]], str]) -> list[int]:
+    """An answer that goes on later, without the tokens at its end with which a stop string may have begun.
+
+    vLLM looks for a stop string in what it writes itself, and would miss one that began in an earlier rollout.
+    """
+
+    def may_have_begun(text: str) -> bool:
+        cut = text.endswith("\ufffd")  # amid a character
+        return cut or any(text.endswith(stop[:length]) for stop in stops for length in range(1, len(stop)))
+
+    kept = len(ids)
+    while kept and stops and may_have_begun(decode(ids[:kept])):
+        kept -= 1
+    return ids[:kept]
+
+
 def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Trajectory]]:
     """Sample until enough groups are complete; gives their rows and trajectories, and keeps the others for later.
 
@@ -237,6 +253,12 @@ def _fly_colocated(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> 
         enough,
         profiler=profiling_context(trainer, "vLLM.generate"),
     )
+    stops = (trainer.args.generation_kwargs or {}).get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    decode = partial(trainer.processing_class.decode, skip_special_tokens=True)
+    for flight in flights:
+        flight.ids = without_begun_stop(flight.ids, stops, decode)
+        flight.logprobs = flight.logprobs[: len(flight.ids)]
 
 
 def _fly_served(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> None:
