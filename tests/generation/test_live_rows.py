@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import textwrap
+from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 from transformers.generation import utils as generation_utils
+from transformers.utils import ModelOutput
 from trl import GRPOTrainer
 
 from trl_mmreason.compat.model_parts import placeholder_ids
@@ -29,6 +32,7 @@ from trl_mmreason.generation.batch import Prompt, collate, encode
 from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.live_rows import (
     SampledLogprobs,
+    _passes,
     can_decode,
     can_share_prompts,
     decode_live_rows,
@@ -57,6 +61,14 @@ class EndAt(LogitsProcessor):
         scores[ends, END] = torch.inf
         scores[ends] = scores[ends].nan_to_num(posinf=0).where(scores[ends].isposinf(), -torch.inf)
         return scores
+
+
+@dataclass
+class Encoded(ModelOutput):
+    """Images that `generate` has encoded."""
+
+    pooler_output: Any = None
+    deepstack_features: Any = None
 
 
 class Record(LogitsProcessor):
@@ -152,6 +164,25 @@ def test_prompts_of_too_many_tokens_are_read_some_at_a_time(family, place, rows,
     assert seen[: len(parts) + 1] == [*parts, 8]
     assert divided.equal(ids)
     torch.testing.assert_close(first_divided, first, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("features", "divided"),
+    [
+        ({"pooler_output": torch.zeros(2, 3, 4)}, True),  # two images of three tokens
+        ({"pooler_output": [torch.zeros(5, 4), torch.zeros(1, 4)]}, True),
+        ({"pooler_output": torch.zeros(2, 4, 4)}, False),  # tokens of which the prompts show fewer
+        ({"pooler_output": torch.zeros(2, 3, 4), "deepstack_features": [[torch.zeros(6, 4)]]}, True),
+        ({"pooler_output": torch.zeros(2, 3, 4), "deepstack_features": [(1, [torch.zeros(6, 4)])]}, False),
+        ({"deepstack_features": [(1, [torch.zeros(6, 4)])]}, False),  # of Granite 4 Vision
+    ],
+)
+def test_images_that_transformers_cannot_select_are_read_with_all_prompts(features, divided, monkeypatch):
+    monkeypatch.setattr(live_rows, "_TOKENS_A_PASS", 1)
+    config = SimpleNamespace(image_token_id=7)
+    given = {"mm_encoder_outputs": {"image": Encoded(**features)}, "past_key_values": DynamicCache()}
+    passes = [*_passes(SimpleNamespace(config=config), torch.tensor([[7, 7, 7, 1], [2, 7, 7, 7]]), given)]
+    assert len(passes) == (2 if divided and live_rows._FEATURES_OF is not None else 1)
 
 
 @pytest.mark.parametrize("shared", [False, True])

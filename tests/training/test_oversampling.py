@@ -13,11 +13,13 @@ from trl_mmreason.training.oversampling import (
     Flight,
     _answered,
     _begun,
+    _fly,
     check_oversampling,
     chosen_and_waiting,
     is_enough,
     kept,
     restored,
+    without_begun_stop,
 )
 from trl_mmreason.training.read_once import numbered
 from trl_mmreason.training.rollout import Trajectory, Turn
@@ -55,6 +57,63 @@ def test_what_goes_on_is_all_that_was_read_and_said():
     flight = Flight({}, trajectory, [1, 7], 0, ids=[4], logprobs=[-1.0])
     assert flight.prompts() == ([1, 7, 7, 2, 3, 8, 7, 7, 4], [1, 7, 2, 3, 8, 7, 4])
     assert flight.tokens == 3
+
+
+def test_a_process_that_waits_for_others_asks_a_question_again():
+    """With a server: its own conversations have ended, and one fills the context, after which nothing can be said."""
+    said = NextTurn([], Prompt([8, 7], {}, {}), [8, 7], ["shown later"])
+    trajectory = Trajectory({}, 0, Prompt([1, 7], {}, {}), ["first", "shown later"], [Turn([2], True, "")], [said])
+    trajectory.turns.append(Turn([3] * 15, False, ""))
+    waiting = Flight({}, trajectory, [], begun=0, ended=True)
+    others = iter([[0, 1, -8], [1, 1, -4]])  # has it enough, how many are asked, how many tokens may they say
+    generation = SimpleNamespace(max_completion_length=16, context=20)
+    asked = []
+
+    def generate(prompt_ids, images, fields, num_generations):
+        asked.append((prompt_ids, images, generation.longest_prompt))
+        return [[5, 5]], [[-1.0, -1.0]]
+
+    trainer = SimpleNamespace(
+        vllm_mode="server",
+        vllm_generation=generation,
+        accelerator=SimpleNamespace(device="cpu", gather=lambda own: torch.cat([own, torch.tensor([next(others)])])),
+        args=SimpleNamespace(oversampling_max_age=3),
+        _rollouts=1,
+        _generate_single_turn=generate,
+    )
+    generation.longest_prompt = 4
+    _fly(trainer, [[waiting]], needed=1)
+    assert len(trajectory.context.ids) == 20
+    assert asked == [([[1, 7]], [["first"]], 18)]
+    assert (waiting.ids, waiting.logprobs) == ([], [])
+
+
+def test_a_vllm_that_has_nothing_to_do_sleeps_while_an_update_is_made():
+    asleep = []
+    generation = SimpleNamespace(let_sleep=lambda: asleep.append(True))
+    trainer = SimpleNamespace(vllm_mode="colocate", vllm_generation=generation, _rollouts=1)
+    trainer.args = SimpleNamespace(oversampling_max_age=3)
+    _fly(trainer, [group(True, True), group(True, False)], needed=1)
+    assert asleep == [True]
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("3 + 4 = 7</ans", "3 + 4 = 7"),
+        ("3 + 4 = 7<", "3 + 4 = 7"),
+        ("7</answer", "7"),
+        ("7\n</", "7"),
+        ("7\n\n\n", "7"),
+        ("</answ 7", "</answ 7"),
+        ("7\ufffd", "7"),  # amid a character
+        ("</", ""),
+    ],
+)
+def test_what_may_begin_a_stop_string_is_written_anew(said, left):
+    stops = ["</answer>", "\n\n"]
+    assert without_begun_stop([*map(ord, said)], stops, lambda ids: "".join(map(chr, ids))) == [*map(ord, left)]
+    assert without_begun_stop([*map(ord, said)], [], lambda ids: "") == [*map(ord, said)]
 
 
 def in_flight(trainer, places):

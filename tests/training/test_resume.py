@@ -176,6 +176,18 @@ def test_the_best_model_is_really_loaded(checkpoints, rows, tmp_path):
     assert_weights(trainer.model, saved)
 
 
+def test_vllm_gets_weights_that_changed_within_a_step(checkpoints, rows, tmp_path):
+    """TRL sends weights when the step is another one, by `_last_loaded_step`."""
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, save_steps=1)
+    trainer._last_loaded_step = 0  # as after an earlier training of one step
+    trainer.train()
+    assert trainer._last_loaded_step != 0
+    trainer._last_loaded_step = 1  # as after an evaluation at the end
+    trainer.state.best_model_checkpoint = str(tmp_path / "checkpoint-1")
+    trainer._load_best_model()
+    assert trainer._last_loaded_step != trainer.state.global_step == 1
+
+
 def damaged(folder, file_name, change):
     file = folder / f"checkpoint-{SAVED}" / file_name
     (file.parent / FILES).unlink()

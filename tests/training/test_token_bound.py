@@ -1,10 +1,14 @@
 """Micro-batches by tokens: bounded passes, as many in every process, and the update of any other micro-batches."""
 
 import random
+from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
+from processes import outcomes
 from support import (
     ParityGrader,
     adapo_config,
@@ -17,7 +21,7 @@ from support import (
 )
 from test_padding import DropsEveryThird
 
-from trl_mmreason.training.token_bound import _of_all_parts, batches_by_tokens, split_by_tokens
+from trl_mmreason.training.token_bound import _of_all_parts, batches_by_tokens, loss_by_parts, split_by_tokens
 
 BOUND = 160
 
@@ -77,6 +81,32 @@ class TwoProcesses:
 def test_there_are_as_many_passes_as_in_the_process_that_has_most(other, expected):
     parts, own = split_by_tokens([(1, 2), (1, 1)], 10, TwoProcesses(other))
     assert (parts, own) == (expected, min(len(expected), 2))
+
+
+def gathered_by_parts():
+    """What a process gathers of each part, as TRL does of rows' clipped ratios, with bounds of ten tokens."""
+    accelerator, gathered = Accelerator(cpu=True), []
+    lengths = torch.tensor([[8, 1, 1, 1], [4, 4, 4, 4]][accelerator.process_index])  # and prompts of one token
+    mask = (torch.arange(8) < lengths.unsqueeze(1)).long()
+    rows = {"completion_mask": mask, "tool_mask": mask, "prompt_mask": torch.ones(4, 1, dtype=torch.long)}
+    model = torch.nn.Linear(1, 1)
+
+    def loss_of(model, part):
+        gathered.append(accelerator.gather(part["completion_mask"].sum(1).float()).tolist())
+        assert accelerator.gather(torch.tensor(1.0)).tolist() == [1.0, 1.0]
+        return model.weight.sum() * len(part["completion_mask"])
+
+    metrics = {"train": defaultdict(list)}
+    trainer = SimpleNamespace(accelerator=accelerator, loss_type="grpo", max_turns=1, _metrics=metrics, _mode="train")
+    loss_by_parts(trainer, model, rows, 10, loss_of)
+    return {"gathered": gathered, "metrics": dict(metrics["train"])}
+
+
+def test_parts_of_processes_may_have_different_numbers_of_rows():
+    for found in outcomes(gathered_by_parts, 2):
+        present = [[value for value in part if value == value] for part in found["gathered"]]
+        assert present == [[8, 4, 4], [1, 1, 1, 4, 4]]  # one row here and two there, then three and two
+        assert {len(part) for part in found["gathered"]} == {8}
 
 
 class Counts(DropsEveryThird):

@@ -12,6 +12,7 @@ from support import SMALL_RUN, drawn_rows, full_but, images_shown, load, logps_o
 from test_second_turn import SAID, Keeping, SaysByHeart
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
+from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.data.images import images_of
 from trl_mmreason.functional import turn_of_token
 from trl_mmreason.generation import Request, Sample, SamplingParams
@@ -21,6 +22,7 @@ from trl_mmreason.generation.turn_after_turn import sample_turns
 from trl_mmreason.generation.vllm_engine import prompt_of
 from trl_mmreason.messages import checked_message
 from trl_mmreason.training.credit import GroupOutcome
+from trl_mmreason.training.rollout import begin, turn_after_turn
 
 SETTINGS = {**SMALL_RUN, "max_completion_length": 4, "beta": 0.1, "warmup_steps": 0}
 
@@ -61,6 +63,25 @@ def test_what_is_trained_on_is_what_was_sampled(checkpoints, family, rows, tmp_p
     assert any(said.images for each in trainer.trajectories for said in each.said)
     found = logps_of(trainer, batch)[mask]
     torch.testing.assert_close(found, batch["sampling_per_token_logps"][mask], atol=1e-5, rtol=0)
+
+
+def test_a_spare_row_is_a_question_with_its_own_images(checkpoints, tmp_path):
+    """Another process has one more conversation at each turn; in this one the user shows further images."""
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(3))
+    rows = trainer._prepared(drawn_rows(3)[1:2] * 4)  # of two images, and always shown another one
+    trainer._rows, trainer._sampled, asked = rows, list(enumerate(rows)), []
+
+    def generate(prompt_ids, images, *_, **__):
+        asked.append([(ids, len(shown or [])) for ids, shown in zip(prompt_ids, images, strict=True)])
+        return [[20, trainer.eos_token_ids[0]] for _ in prompt_ids], None
+
+    trainer._generate_single_turn = generate
+    with replaced(trainer.accelerator, gather=lambda count: count + (count > 0)):
+        turn_after_turn(trainer, *begin(trainer, trainer._prompts_of(rows)))
+    question = trainer.trajectories[0].prompt.ids, 2
+    assert asked[0] == [question] * 4
+    assert [[images for _, images in turn] for turn in asked[1:]] == [[3, 3, 3, 3, 2], [4, 4, 4, 4, 2]]
+    assert [turn[-1] for turn in asked[1:]] == [question] * 2
 
 
 def test_training_is_the_same_in_micro_batches(checkpoints, family, rows, tmp_path):

@@ -339,9 +339,13 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         try:
             yield self.llm
         finally:
-            if self.enable_sleep_mode:
-                self.llm.sleep(level=2)
-                self._llm_weights_sleeping = True  # as `generate` leaves it
+            self.let_sleep()
+
+    def let_sleep(self) -> None:
+        """Let a colocated vLLM that was given weights sleep, if it is to, as `generate` leaves it."""
+        if self.mode == "colocate" and self.enable_sleep_mode:
+            self.llm.sleep(level=2)
+            self._llm_weights_sleeping = True
 
     def _place_features(self, features: dict | None, prompt_ids: list[int]) -> dict | None:
         """Point the server's image features at their placeholders in the trainer's prompt.

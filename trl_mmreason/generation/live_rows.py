@@ -269,8 +269,9 @@ def _passes(model: PreTrainedModel, input_ids: Tensor, model_kwargs: dict[str, A
     encoded = model_kwargs.get("mm_encoder_outputs") or {}
     token_ids: dict[str, Any] = {modality: getattr(model.config, f"{modality}_token_id", None) for modality in encoded}
     others = {name for name, value in model_kwargs.items() if isinstance(value, Tensor) and name not in _BY_TOKEN}
-    is_known = _can_leave(model_kwargs) and not others and None not in token_ids.values()
-    if len(parts) == 1 or not is_known or (encoded and _FEATURES_OF is None):
+    is_known = _can_leave(model_kwargs) and not others
+    divisible = all(_can_divide(features, input_ids == token_ids[kind]) for kind, features in encoded.items())
+    if len(parts) == 1 or not (is_known and divisible):
         yield slice(None), model_kwargs
         return
     empty = deepcopy(_cache_of(model_kwargs))
@@ -287,6 +288,21 @@ def _passes(model: PreTrainedModel, input_ids: Tensor, model_kwargs: dict[str, A
             if own.any():
                 given["mm_encoder_outputs"][modality] = _FEATURES_OF(features, own)
         yield part, given
+
+
+def _can_divide(features: Any, placeholders: Any) -> bool:
+    """Whether encoded images are one row of features per placeholder, in fields that transformers selects rows of.
+
+    Args:
+        features: what `generate` encoded of one modality.
+        placeholders: (B, L) bool; `False` where their token is not known.
+    """
+    pooled, deep = (getattr(features, name, None) for name in ("pooler_output", "deepstack_features"))
+    if _FEATURES_OF is None or not isinstance(placeholders, Tensor) or pooled is None:
+        return False
+    if deep is not None and not isinstance(deep[0][0], Tensor):
+        return False
+    return sum(each.shape[:-1].numel() for each in pooled) == int(placeholders.sum())
 
 
 def _join(parts: list[Any]) -> None:

@@ -343,6 +343,7 @@ class GroupGRPOTrainer(
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Compare prompts and answers with the context, and train."""
         check_context(self)
+        self._last_loaded_step = -1  # vLLM may have the weights of that step of an earlier training
         with self._ahead or nullcontext():
             return super().train(*args, **kwargs)
 

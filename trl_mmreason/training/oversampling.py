@@ -91,6 +91,22 @@ def chosen_and_waiting(groups: Groups, needed: int) -> tuple[Groups, Groups]:
     return [groups[number] for number in chosen], waiting
 
 
+def without_begun_stop(ids: list[int], stops: Sequence[str], decode: Callable[[list[int]], str]) -> list[int]:
+    """An answer that goes on later, without the tokens at its end with which a stop string may have begun.
+
+    vLLM looks for a stop string in what it writes itself, and would miss one that began in an earlier rollout.
+    """
+
+    def may_have_begun(text: str) -> bool:
+        cut = text.endswith("\ufffd")  # amid a character
+        return cut or any(text.endswith(stop[:length]) for stop in stops for length in range(1, len(stop)))
+
+    kept = len(ids)
+    while kept and stops and may_have_begun(decode(ids[:kept])):
+        kept -= 1
+    return ids[:kept]
+
+
 def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Trajectory]]:
     """Sample until enough groups are complete; gives their rows and trajectories, and keeps the others for later.
 
@@ -187,8 +203,10 @@ def _fly(trainer: Any, groups: Groups, needed: int) -> None:
     enough = partial(is_enough, groups, needed, trainer._rollouts, trainer.args.oversampling_max_age)
     if trainer.vllm_mode == "server":
         _fly_served(trainer, groups, enough)
-    elif not enough():  # several may have ended at once in the rollout before
+    elif not enough():
         _fly_colocated(trainer, groups, enough)
+    else:  # in the rollout before several have ended at once
+        trainer.vllm_generation.let_sleep()
 
 
 def _open(trainer: Any, groups: Groups) -> list[Flight]:
@@ -235,6 +253,12 @@ def _fly_colocated(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> 
         enough,
         profiler=profiling_context(trainer, "vLLM.generate"),
     )
+    stops = (trainer.args.generation_kwargs or {}).get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    decode = partial(trainer.processing_class.decode, skip_special_tokens=True)
+    for flight in flights:
+        flight.ids = without_begun_stop(flight.ids, stops, decode)
+        flight.logprobs = flight.logprobs[: len(flight.ids)]
 
 
 def _fly_served(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> None:
@@ -252,13 +276,11 @@ def _fly_served(trainer: Any, groups: Groups, enough: Callable[[], bool]) -> Non
         if everyone[:, 0].all():
             return
         most, part = int(everyone[:, 1].max()), min(int(-everyone[:, 2].max()), math.ceil(bound / _PARTS))
-        spare = (flights or groups[0])[0]
-        asked = [*flights, *[spare] * (most - len(flights))]
-        contexts = [flight.trajectory.context.extended(flight.ids) for flight in asked]
-        images = [flight.trajectory.images for flight in asked]
+        asked = [(each.trajectory.context.extended(each.ids), each.trajectory.images) for each in flights]
+        asked += [groups[0][0].trajectory.question] * (most - len(flights))  # shorter than any that has ended
         sampled, trainer._sampled = trainer._sampled, []  # most of these answers have not ended
         with replaced(generation, max_completion_length=part, longest_prompt=generation.context - part):
-            ids, logprobs = trainer._generate_single_turn(*joined(contexts, images), num_generations=1)
+            ids, logprobs = trainer._generate_single_turn(*joined(*zip(*asked, strict=True)), num_generations=1)
         trainer._sampled = sampled
         for flight, *said in zip(flights, ids, logprobs, strict=False):
             flight.ids, flight.logprobs = [*flight.ids, *said[0]], [*flight.logprobs, *said[1]]

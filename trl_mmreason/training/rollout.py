@@ -107,6 +107,12 @@ class Trajectory:
         return context
 
     @property
+    def question(self) -> tuple[Prompt, list[Any]]:
+        """The prompt and its images, without those of later messages."""
+        later = sum(len(said.images) for said in self.said)
+        return self.prompt, self.images[: len(self.images) - later]
+
+    @property
     def completion_ids(self) -> list[int]:
         """All tokens after the prompt."""
         return self.context.ids[len(self.prompt.ids) :]
@@ -198,7 +204,7 @@ def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -
     generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
     sampled = trainer._generate_single_turn(prompt_ids, images, grouped, generations)
     goes_on = trainer.trajectories
-    spare = goes_on[0].prompt, goes_on[0].images
+    spare = goes_on[0].question
     while True:
         goes_on = add_turns(trainer, goes_on, *sampled)
         count = torch.tensor([len(goes_on)], device=trainer.accelerator.device)

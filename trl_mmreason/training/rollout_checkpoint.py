@@ -31,6 +31,7 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
     _waiting: Groups
     _kept: Any
     _rollouts: int
+    _last_loaded_step: int  # whose weights vLLM has
     num_iterations: int
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -63,6 +64,10 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
                 f"{size}. Resume with the same, or from a checkpoint between rollouts."
             )
         self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._last_loaded_step = -1  # vLLM has other weights of this step
 
     def _load_waiting(self, checkpoint: str) -> None:
         file = self._own_file(checkpoint, "waiting")

@@ -15,7 +15,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ..compat.replaced import replaced
 from ..functional import SEQUENCE_NORMALISED_LOSSES
 from .exchange import Rows, take
 from .length_batching import longest_first
@@ -93,7 +95,9 @@ def loss_by_parts(trainer: Any, model: Any, rows: Rows, most: int, loss_of: Call
         weight = len(part) / everyone if trainer.loss_type in SEQUENCE_NORMALISED_LOSSES else 1.0
         last = number == len(parts) - 1
         with nullcontext() if last else _adding_up(trainer.accelerator, model):
-            loss = loss_of(model, take(rows, [asked_for[row] for row in part])) * (weight if number < own else 0.0)
+            with _gathering_parts(trainer.accelerator, everyone):
+                loss = loss_of(model, take(rows, [asked_for[row] for row in part]))
+            loss = loss * (weight if number < own else 0.0)
             if last:
                 break
             by_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
@@ -104,6 +108,25 @@ def loss_by_parts(trainer: Any, model: Any, rows: Rows, most: int, loss_of: Call
     for name, values in metrics.items():
         values[logged.get(name, 0) :] = _of_all_parts(name, values[logged.get(name, 0) :], counts)
     return loss + done
+
+
+@contextmanager
+def _gathering_parts(accelerator: Accelerator, most: int) -> Iterator[None]:
+    """Let TRL gather a value for each row of a part, of which other processes may have more rows or fewer.
+
+    Processes can only gather equally many values. NaN, which TRL leaves out, stands for rows that a part lacks.
+
+    Args:
+        accelerator: of the trainer.
+        most: rows of a micro-batch, equal in all processes.
+    """
+    gather = accelerator.gather
+
+    def gather_parts(values: Tensor) -> Tensor:
+        return gather(pad(values, (0, most - len(values)), value=torch.nan) if values.ndim == 1 else values)
+
+    with replaced(accelerator, gather=gather_parts):
+        yield
 
 
 def _tokens(rows: Rows, turns: int) -> Tensor:
