@@ -1,5 +1,6 @@
 """Rows from every kind of source, their columns, and that a bad row costs no other."""
 
+import base64
 import csv
 import json
 import logging
@@ -84,6 +85,21 @@ def test_a_file_that_cannot_be_read_is_named_with_the_fix(tmp_path, name, conten
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         load_rows(tmp_path / name)
+
+
+def test_csv_holds_images_in_base64_and_a_comma_without_quotation_marks_costs_its_row(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
+    PIL.Image.fromarray(noise).save(tmp_path / "noise.png")
+    image = base64.b64encode((tmp_path / "noise.png").read_bytes()).decode()
+    assert len(image) > 131_072  # what Python's reader takes in a field
+    lines = ["image,question,answer", ",What, when?,red", f"{image},What?,red", ',"What, when?",red', ",What?"]
+    (tmp_path / "r.csv").write_text("\n".join(lines))
+    rows = load_rows(tmp_path / "r.csv")
+    assert [one[0]["content"] for one in rows.dataset["prompt"]] == ["What?", "What, when?"]
+    assert [[image.size for image in images] for images in rows.dataset["images"]] == [[(200, 200)], []]
+    assert [(one.row, one.reason) for one in rows.problems] == [(0, "too many fields"), (3, "empty answer")]
+    assert rows.problems[0].message.startswith("the row has 4 fields and the header 3; write text with a separator in")
+    assert rows.left_out == []
 
 
 def test_half_a_surrogate_pair_costs_its_row_only(tmp_path):

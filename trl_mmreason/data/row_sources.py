@@ -29,6 +29,7 @@ _ACCEPTED = (
 _OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
 _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # hold no rows
 LINE = "text"  # the only column of a source whose rows are lines of JSON
+_TOO_MANY = "\0"  # name of the fields of a row of CSV that its header does not name
 
 
 class Source(NamedTuple):
@@ -178,10 +179,15 @@ def _read_json(file: Path) -> list[str]:
 
 def _read_csv(file: Path) -> list[str]:
     """Return JSON lines from a CSV file with a header; all values are strings."""
-    reader = csv.DictReader(io.StringIO(_read_utf8(file), newline=""))
-    if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
-        raise DataError(f"{str(file)!r} has several columns of the name {twice[0]!r}; rename all but one")
-    return [json.dumps(row, ensure_ascii=False) for row in reader]
+    text = _read_utf8(file)
+    limit = csv.field_size_limit(max(len(text), 1))  # by default 131,072 characters, fewer than an image in base64 has
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_TOO_MANY)
+        if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
+            raise DataError(f"{str(file)!r} has several columns of the name {twice[0]!r}; rename all but one")
+        return [json.dumps(row, ensure_ascii=False) for row in reader]
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _read_utf8(file: Path) -> str:
@@ -216,6 +222,10 @@ def parse_line(line: str) -> dict[str, Any]:
         raise RefusedValue("line is not JSON", f"{error}; the line begins {line[:60]!r}") from error
     if not isinstance(row, dict):
         raise RefusedValue("line is no object", f'expected {{"column": value, …}}; the line begins {line[:60]!r}')
+    if _TOO_MANY in row:
+        fields, columns = len(row) - 1 + len(row[_TOO_MANY]), len(row) - 1
+        message = f"the row has {fields} fields and the header {columns}; write text with a separator in quotation marks"
+        raise RefusedValue("too many fields", message)
     if "\\ud" in line.lower():
         try:
             json.dumps(row, ensure_ascii=False).encode()
