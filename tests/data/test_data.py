@@ -102,6 +102,13 @@ def test_csv_holds_images_in_base64_and_a_comma_without_quotation_marks_costs_it
     assert rows.left_out == []
 
 
+def test_a_file_with_tabs(tmp_path):
+    image = base64.b64encode(png("blue", (40, 30))).decode()  # as VLMEvalKit keeps it
+    (tmp_path / "r.tsv").write_text(f"index\timage\tquestion\tanswer\n0\t{image}\tOne, or two?\ttwo\n")
+    (row,) = load_rows(tmp_path / "r.tsv", on_error="raise").dataset
+    assert (row["prompt"][0]["content"], row["answer"], row["images"][0].size) == ("One, or two?", "two", (40, 30))
+
+
 def test_half_a_surrogate_pair_costs_its_row_only(tmp_path):
     rows = [{"prompt": "a", "answer": "1"}, {"prompt": "b \ud83d", "answer": "2"}, {"prompt": "😀", "answer": "3"}]
     (tmp_path / "r.json").write_text(json.dumps(rows))
@@ -199,7 +206,7 @@ def test_unknown_sources_are_named_with_what_is_accepted(tmp_path, monkeypatch):
     ]:
         with pytest.raises(DataError, match=message) as raised:
             load_rows(source)
-        assert "A source is a Hub id, a file (.parquet, .jsonl, .json, .csv), a folder" in str(raised.value)
+        assert "A source is a Hub id, a file (.parquet, .jsonl, .json, .csv, .tsv), a folder" in str(raised.value)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is no parquet file")
     with pytest.raises(DataError, match="could not load 'broken'"):
         load_rows(tmp_path / "broken.parquet")

@@ -103,7 +103,7 @@ def load_rows(
     with None, all media.
 
     Args:
-        source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
+        source: a Hub id, a .parquet, .jsonl, .json, .csv or .tsv file, a folder of such files, an image folder with a
             metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken); or a .yaml file that names
             several of these with weights (`mixed_sources`).
         split: which split to take. A single file is one split, whatever it is called.

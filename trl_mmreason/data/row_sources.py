@@ -20,7 +20,7 @@ from .folders import is_missing_path
 from .row_values import RefusedValue
 from .rows import DataError
 
-SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
+SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 _ACCEPTED = (
     f"A source is a Hub id, a file ({', '.join(SUFFIXES)}), a folder of such files, an image folder with "
     "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset. A configuration of a Hub id follows "
@@ -144,7 +144,7 @@ def _read_files(files: list[Path], name: str) -> Source:
     if suffix == ".jsonl":
         lines = _load(name, "text", data_files=paths, split="train", encoding="utf-8-sig")
     else:
-        read = _read_csv if suffix == ".csv" else _read_json
+        read = _read_json if suffix == ".json" else _read_csv
         lines = Dataset.from_dict({LINE: [line for file in files for line in read(file)]})
     if suffix == ".jsonl" and next((line for line in lines[LINE] if line.strip()), "").lstrip().startswith("["):
         raise DataError(
@@ -178,11 +178,12 @@ def _read_json(file: Path) -> list[str]:
 
 
 def _read_csv(file: Path) -> list[str]:
-    """Return JSON lines from a CSV file with a header; all values are strings."""
+    """Return JSON lines from a CSV file with a header, or a TSV file, with tabs; all values are strings."""
     text = _read_utf8(file)
     limit = csv.field_size_limit(max(len(text), 1))  # by default 131,072 characters, fewer than an image in base64 has
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_TOO_MANY)
+        separator = "\t" if file.suffix == ".tsv" else ","
+        reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_TOO_MANY, delimiter=separator)
         if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
             raise DataError(f"{str(file)!r} has several columns of the name {twice[0]!r}; rename all but one")
         return [json.dumps(row, ensure_ascii=False) for row in reader]
