@@ -66,9 +66,42 @@ def test_json_array_file_whose_images_are_elsewhere(folder, tmp_path):
     assert_image_rows(load_rows(str(tmp_path / "rows.json"), image_root=folder), "rows")
 
 
+QUESTIONS = [{"question": "Which?", "image": "red.png", "answer": "red"}, {"question": "Why?", "answers": ["a", "b"]}]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        ({"dataset_name": "docvqa", "data": QUESTIONS}, ["r-0", "r-1"]),
+        ({"info": {"split": "train", "url": "http://a.org"}, "questions": QUESTIONS}, ["r-0", "r-1"]),  # CLEVR
+        ({"17": QUESTIONS[0], "18": {**QUESTIONS[1], "id": "own"}}, ["17", "own"]),  # ScienceQA, MathVista
+    ],
+)
+def test_the_rows_of_a_json_file_that_is_one_object(tmp_path, value, ids, indent):
+    (tmp_path / "red.png").write_bytes(png("red"))
+    (tmp_path / "r.json").write_text(json.dumps(value, indent=indent))
+    rows = load_rows(tmp_path / "r.json", columns={"answer": None})
+    assert rows.dataset["id"][:] == ids
+    assert [one[0]["content"] for one in rows.dataset["prompt"]] == ["Which?", "Why?"]
+    assert [len(images) for images in rows.dataset["images"]] == [1, 0]
+
+
+def test_an_object_that_is_a_row_stays_one(tmp_path):
+    (tmp_path / "red.png").write_bytes(png("red"))
+    talk = [{"role": "user", "content": "<image>3+4?"}, {"role": "assistant", "content": "7"}]
+    (tmp_path / "r.json").write_text(json.dumps({"messages": talk, "images": ["red.png"]}, indent=1))
+    (row,) = load_rows(tmp_path / "r.json", on_error="raise").dataset
+    assert (row["answer"], len(row["images"])) == ("7", 1)
+    (tmp_path / "several.json").write_text(json.dumps({"photo": "red.png", "qas": QUESTIONS}))  # the image is not lost
+    with pytest.raises(DataError, match=r"has no column for prompt: .*found \['photo', 'qas'\]"):
+        load_rows(tmp_path / "several.json")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("a.jsonl", b'{\n"prompt": "p",\n"answer": "3"\n}', r"begins '\{'. Fix: rename it to .json, if its lines are one"),
         ("a.csv", "prompt,answer\né,3\n".encode("latin-1"), "a.csv' is not in UTF-8 .*Fix: save it as UTF-8"),
         ("a.json", '[{"prompt": "é"}]'.encode("latin-1"), "a.json' is not in UTF-8 .*Fix: save it as UTF-8"),
         ("a.jsonl", '{"prompt": "é"}'.encode("latin-1"), "'a' is not in UTF-8 .*Fix: save it as UTF-8"),

@@ -17,8 +17,10 @@ from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, Li
 from datasets.exceptions import DatasetsError
 
 from .folders import is_missing_path
+from .row_columns import CONVERSATIONS, SYNONYMS
 from .row_values import RefusedValue
 from .rows import DataError
+from .unseen_media import unseen_media
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 _ACCEPTED = (
@@ -29,6 +31,7 @@ _ACCEPTED = (
 _OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
 _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # hold no rows
 LINE = "text"  # the only column of a source whose rows are lines of JSON
+_PROMPTS = {"prompt", *SYNONYMS["prompt"], *CONVERSATIONS}
 _TOO_MANY = "\0"  # name of the fields of a row of CSV that its header does not name
 
 
@@ -166,15 +169,41 @@ def _load(source_name: str, *args: Any, **kwargs: Any) -> Dataset:
 
 
 def _read_json(file: Path) -> list[str]:
-    """Return JSON lines from a file with one array of objects or with JSON lines."""
+    """Return JSON lines from a file with one array of objects, one object that holds them, or JSON lines."""
     text = _read_utf8(file)
     if not text.lstrip().startswith("["):
-        return text.split("\n")
+        rows = _rows_of_object(text)
+        return text.split("\n") if rows is None else [json.dumps(row) for row in rows]
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{str(file)!r} is not valid JSON: {error}") from error
     return [json.dumps(row) for row in rows]  # in ASCII: half a surrogate pair is its row's problem
+
+
+def _rows_of_object(text: str) -> list[Any] | None:
+    """The rows of a file that is one object; None if it is none, as a file of JSON lines.
+
+    They are its only list of questions, as DocVQA has under `data` and CLEVR under `questions`; or its values, questions
+    by their ids, as in ScienceQA and MathVista. Any other object is a row.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or not _PROMPTS.isdisjoint(value):
+        return [value]
+    if value and _are_questions([*value.values()]):
+        return [{"id": key, **row} for key, row in value.items()]
+    lists = [key for key, inner in value.items() if isinstance(inner, list) and _are_questions(inner)]
+    others = {key: inner for key, inner in value.items() if key not in lists}
+    if len(lists) == 1 and unseen_media(others, [], fix=str) is None:  # of several questions about one image it is a row
+        return list(value[lists[0]])
+    return [value]
+
+
+def _are_questions(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(one, dict) and not _PROMPTS.isdisjoint(one) for one in values)
 
 
 def _read_csv(file: Path) -> list[str]:
@@ -254,7 +283,9 @@ def json_columns(lines: Dataset, source_name: str) -> dict[str, dict[str, None]]
             if isinstance(value, dict):
                 fields.update(dict.fromkeys(value))
     if not columns:
-        raise DataError(f"{source_name}: no line is a JSON object; the first begins {lines[0][LINE][:60]!r}")
+        first = lines[0][LINE]
+        fix = ". Fix: rename it to .json, if its lines are one object" if first.lstrip().startswith("{") else ""
+        raise DataError(f"{source_name}: no line is a JSON object; the first begins {first[:60]!r}{fix}")
     return columns
 
 
