@@ -123,6 +123,7 @@ BAD = [
     ("answer", "['pony tail', 'bun']", "list written as text", "the text \"['pony tail', 'bun']\"; give a list itself"),
     ("answer", '["10", 20]', "list written as text", "; or a list of this text alone"),
     ("answer", """[1,\n "it's"\n 'b']""", "list written as text", "give a list itself"),
+    ("answer", [10, 20.5], "list of numbers", "write '[10, 20.5]' if it is one answer, such as a box, or [\"10\", \"20.5\"] if"),
     ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),

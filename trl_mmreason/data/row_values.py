@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -101,6 +102,13 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
             "no answer at the end",
             "the conversation does not end with a message of the assistant, which would be the answer; add it, or name "
             f"a column of answers: {naming_column('answer')}",
+        )
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(item, int | float) for item in value):
+        one, several = json.dumps(value), json.dumps([str(item) for item in value])
+        raise RefusedValue(
+            "list of numbers",
+            f"the answer is {show(value)}, of which every number would be a right answer; write {show(one)} if it is one "
+            f"answer, such as a box, or {several if len(several) < 60 else 'each as a string'} if any of them is right",
         )
     answers = [_final_answer(read_text(item)) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
