@@ -67,6 +67,27 @@ def test_an_answer_that_names_a_choice_is_read(answer):
     assert load_rows(Dataset.from_list([row])).problems == []
 
 
+def test_numbers_of_choices_as_text_are_refused_also_where_they_are_the_text_of_another(tmp_path):
+    # lmms-lab/ai2d: options, and the number of the right one, from 0, as text
+    rows = [
+        {"question": "How many?\nA. 2\nB. 3\nC. 1", "options": ["2", "3", "1"], "answer": "1"},  # B, and not C
+        {"question": "Which?\nA. cat\nB. dog", "options": ["cat", "dog"], "answer": "1"},
+        {"question": "Two?", "options": None, "answer": "2"},
+    ]
+    loaded = load_rows(write_lines(tmp_path / "r.jsonl", rows))
+    assert loaded.dataset["answer"][:] == ["2"]
+    assert [(one.row, one.column, one.reason) for one in loaded.problems] == [
+        (0, "answer", "answer is a number"),
+        (1, "answer", "answer is a number"),
+    ]
+    assert "but other answers of this source are numbers of choices" in loaded.problems[0].message
+    # one that is wrong among texts that are numbers costs itself alone, and so it does where another answer is a word
+    counts = [{**rows[0], "answer": "2"}] * 21
+    assert [one.row for one in load_rows(write_lines(tmp_path / "n.jsonl", [*counts, rows[1]])).problems] == [21]
+    words = [rows[0], rows[1], {**rows[1], "answer": "dog"}]
+    assert [one.row for one in load_rows(write_lines(tmp_path / "w.jsonl", words)).problems] == [1]
+
+
 @pytest.mark.parametrize(
     "row",
     [

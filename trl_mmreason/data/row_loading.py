@@ -27,7 +27,7 @@ from .row_cache import cache_arguments
 from .row_columns import SourceColumns, find_columns, left_out_columns
 from .row_kinds import KINDS, RowKindName
 from .row_sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
-from .row_values import RefusedValue, cell
+from .row_values import NUMBER, RefusedValue, cell, number_as_text
 from .rows import MESSAGES, TOLERANCE, DataError, RowProblem, RowReader
 from .unseen_media import is_media_column
 from .video import VIDEO_NAMES
@@ -307,6 +307,8 @@ def _sort_out(
     checked: Dataset, positions: Sequence[int], names: list[str], source_name: str, on_error: str
 ) -> tuple[Dataset, list[RowProblem]]:
     """Separate good rows from bad ones, and report the bad ones according to `on_error`."""
+    if "choices" in names:
+        checked = _without_numbers_of_choices(checked)
     problems, summary = row_problems(checked, positions, source_name)
     good = [row for row, row_problems in enumerate(checked["problems"]) if not row_problems]
     if problems:
@@ -322,6 +324,25 @@ def _sort_out(
     if "completion" in names:
         _warn_of_several_answers(usable, source_name)
     return usable, problems
+
+
+def _without_numbers_of_choices(checked: Dataset) -> Dataset:
+    """Refuse all answers to questions with choices where each is a whole number, and one in twenty or more is no choice.
+
+    These are numbers of choices, as AI2D has them as text, and where choices are numbers themselves, some are the text
+    of a wrong one.
+    """
+    if checked.data["choices"].null_count == len(checked):
+        return checked
+    problems = checked["problems"][:]
+    columns = [one["column"] for row in problems for one in row if one["reason"] == NUMBER]
+    cells = zip(checked["answer"][:], checked["choices"][:], problems, strict=True)
+    usable = [(answers[0], choices, row) for answers, choices, row in cells if choices and answers and not row]
+    if not usable or 20 * len(columns) < len(usable) or not all(answer.isdecimal() for answer, _, _ in usable):
+        return checked
+    for answer, choices, row in usable:
+        row.append(number_as_text(answer, choices).in_column(columns[0]))
+    return checked.remove_columns("problems").add_column("problems", problems, feature=checked.features["problems"])
 
 
 def _warn_of_unlisted_choices(dataset: Dataset, source_name: str) -> None:

@@ -42,6 +42,7 @@ _FILE_URL = "file://"
 _SOLUTION = re.compile(r"</?think>|<answer>|<CONCLUSION>", re.IGNORECASE)
 _CONCLUSION = re.compile(r"<CONCLUSION>((?:(?!<CONCLUSION>).)*)</CONCLUSION>", re.IGNORECASE | re.DOTALL)
 _LONGEST_ANSWER = 200  # characters of one line after the thought that is taken as it is
+NUMBER = "answer is a number"
 _IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
 
 
@@ -131,10 +132,7 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
     if choices is None:
         return answers
     if any(isinstance(item, int | float) for item in (value if isinstance(value, list) else [value])):
-        # Data sets count from 0, from 1, or mean the value of a choice: a guess would teach wrong answers.
-        raise RefusedValue(
-            "answer is a number", f"the answer is the number {value} although there are choices; give letter or text"
-        )
+        raise _number_beside_choices(value)
     for answer in answers:
         _check_choice(answer, choices)
     return answers
@@ -157,6 +155,22 @@ def _final_answer(text: str) -> str:
     )
 
 
+def _number_beside_choices(value: Any) -> RefusedValue:
+    # Data sets count from 0, from 1, or mean the value of a choice: a guess would teach wrong answers.
+    return RefusedValue(
+        NUMBER, f"the answer is the number {value} although there are choices; give letter or text"
+    )
+
+
+def number_as_text(answer: str, choices: Mapping[str, str]) -> RefusedValue:
+    """Refuse a choice's text that is a number, in a source where other answers are numbers of choices."""
+    return RefusedValue(
+        NUMBER,
+        f"the answer {answer!r} is the text of a choice of {show(dict(choices))}, but other answers of this source are "
+        "numbers of choices, and so may this one be; give letter or text",
+    )
+
+
 def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
     """Refuse an answer that is none of the choices, or that could be two of them."""
     letter = _LONE_LETTER.fullmatch(answer)
@@ -173,6 +187,8 @@ def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
             f"'({answer})' or '({other})'",
         )
     if not names_a_choice(read_gold(answer), choices, same_answer):
+        if answer.isdecimal():
+            raise _number_beside_choices(answer)
         raise RefusedValue(
             "answer not among the choices",
             f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
