@@ -101,7 +101,11 @@ def test_an_object_that_is_a_row_stays_one(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b'{\n"prompt": "p",\n"answer": "3"\n}', r"begins '\{'. Fix: rename it to .json, if its lines are one"),
+        (
+            "a.jsonl",
+            b'{\n"prompt": "p",\n"answer": "3"\n}',
+            r"begins '\{'. Fix: rename it to .json, if",
+        ),
         ("a.csv", "prompt,answer\né,3\n".encode("latin-1"), "a.csv' is not in UTF-8 .*Fix: save it as UTF-8"),
         ("a.json", '[{"prompt": "é"}]'.encode("latin-1"), "a.json' is not in UTF-8 .*Fix: save it as UTF-8"),
         ("a.jsonl", '{"prompt": "é"}'.encode("latin-1"), "'a' is not in UTF-8 .*Fix: save it as UTF-8"),
@@ -131,7 +135,7 @@ def test_csv_holds_images_in_base64_and_a_comma_without_quotation_marks_costs_it
     assert [one[0]["content"] for one in rows.dataset["prompt"]] == ["What?", "What, when?"]
     assert [[image.size for image in images] for images in rows.dataset["images"]] == [[(200, 200)], []]
     assert [(one.row, one.reason) for one in rows.problems] == [(0, "too many fields"), (3, "empty answer")]
-    assert rows.problems[0].message.startswith("the row has 4 fields and the header 3; write text with a separator in")
+    assert rows.problems[0].message.startswith("the row has 4 fields and the header 3; put text with a separator in")
     assert rows.left_out == []
 
 

@@ -61,6 +61,28 @@ def test_choices_that_no_prompt_lists_are_warned_of_once(tmp_path, caplog):
         assert "r: 2 of 6 prompts, the first that of 'r-4', do not list the `choices` of their rows" in warning
 
 
+def test_letters_of_choices_that_the_model_never_sees_are_warned_of_once(tmp_path, caplog):
+    # MMBench and VLMEvalKit keep each choice in a column of its letter, PMC-VQA in "Choice A"
+    choices = {"A": "red", "B": "blue", "C": "nan"}
+    rows = [
+        {"question": "Which colour?", **choices, "answer": r"\boxed{B}"},
+        {"question": "Which colour?\nA. red\nB. blue", **choices, "answer": "B"},
+        {"question": "Which of the points A, B and C is in the middle?", **choices, "answer": "(B)"},
+        {"question": "Which colour?", **choices, "answer": "blue"},
+        {"question": "Which colour?", **choices, "answer": "C"},
+    ]
+    loaded = load_rows(write_lines(tmp_path / "r.jsonl", rows))
+    assert (len(loaded.dataset), loaded.left_out) == (5, ["A", "B", "C"])
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "r: 2 of 5 answers, the first that of 'r-0', are the letter of a choice, and neither their prompts" in warning
+    )
+    caplog.clear()
+    load_rows(write_lines(tmp_path / "listed.jsonl", rows[1:4]))
+    load_rows(write_lines(tmp_path / "none.jsonl", rows), columns={"answer": None})
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("answer", ["a", "(A)", "A. 0.5", "AB", "1/2", "0.50", "B) two"])
 def test_an_answer_that_names_a_choice_is_read(answer):
     row = {"prompt": "p", "answer": answer, "choices": ["0.5", "two"]}
@@ -144,7 +166,12 @@ BAD = [
     ("answer", "['pony tail', 'bun']", "list written as text", "the text \"['pony tail', 'bun']\"; give a list itself"),
     ("answer", '["10", 20]', "list written as text", "; or a list of this text alone"),
     ("answer", """[1,\n "it's"\n 'b']""", "list written as text", "give a list itself"),
-    ("answer", [10, 20.5], "list of numbers", "write '[10, 20.5]' if it is one answer, such as a box, or [\"10\", \"20.5\"] if"),
+    (
+        "answer",
+        [10, 20.5],
+        "list of numbers",
+        'write \'[10, 20.5]\' if it is one answer, such as a box, or ["10", "20.5"] if',
+    ),
     ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),

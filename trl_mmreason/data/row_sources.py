@@ -184,8 +184,8 @@ def _read_json(file: Path) -> list[str]:
 def _rows_of_object(text: str) -> list[Any] | None:
     """The rows of a file that is one object; None if it is none, as a file of JSON lines.
 
-    They are its only list of questions, as DocVQA has under `data` and CLEVR under `questions`; or its values, questions
-    by their ids, as in ScienceQA and MathVista. Any other object is a row.
+    They are its only list of questions, as DocVQA has under `data` and CLEVR under `questions`; or its values, which
+    are questions by their ids, as in ScienceQA and MathVista. Any other object is a row.
     """
     try:
         value = json.loads(text)
@@ -197,7 +197,9 @@ def _rows_of_object(text: str) -> list[Any] | None:
         return [{"id": key, **row} for key, row in value.items()]
     lists = [key for key, inner in value.items() if isinstance(inner, list) and _are_questions(inner)]
     others = {key: inner for key, inner in value.items() if key not in lists}
-    if len(lists) == 1 and unseen_media(others, [], fix=str) is None:  # of several questions about one image it is a row
+    if (
+        len(lists) == 1 and unseen_media(others, [], fix=str) is None
+    ):  # of several questions about one image it is a row
         return list(value[lists[0]])
     return [value]
 
@@ -254,7 +256,9 @@ def parse_line(line: str) -> dict[str, Any]:
         raise RefusedValue("line is no object", f'expected {{"column": value, …}}; the line begins {line[:60]!r}')
     if _TOO_MANY in row:
         fields, columns = len(row) - 1 + len(row[_TOO_MANY]), len(row) - 1
-        message = f"the row has {fields} fields and the header {columns}; write text with a separator in quotation marks"
+        message = (
+            f"the row has {fields} fields and the header {columns}; write text with a separator in quotation marks"
+        )
         raise RefusedValue("too many fields", message)
     if "\\ud" in line.lower():
         try:

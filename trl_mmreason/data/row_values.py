@@ -108,8 +108,8 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
         one, several = json.dumps(value), json.dumps([str(item) for item in value])
         raise RefusedValue(
             "list of numbers",
-            f"the answer is {show(value)}, of which every number would be a right answer; write {show(one)} if it is one "
-            f"answer, such as a box, or {several if len(several) < 60 else 'each as a string'} if any of them is right",
+            f"the answer is {show(value)}, of which every number would be a right answer; write {show(one)} if it is "
+            f"one answer, such as a box, or {several if len(several) < 60 else 'strings'} if any of them is right",
         )
     answers = [_final_answer(read_text(item)) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
@@ -157,9 +157,7 @@ def _final_answer(text: str) -> str:
 
 def _number_beside_choices(value: Any) -> RefusedValue:
     # Data sets count from 0, from 1, or mean the value of a choice: a guess would teach wrong answers.
-    return RefusedValue(
-        NUMBER, f"the answer is the number {value} although there are choices; give letter or text"
-    )
+    return RefusedValue(NUMBER, f"the answer is the number {value} although there are choices; give letter or text")
 
 
 def number_as_text(answer: str, choices: Mapping[str, str]) -> RefusedValue:
