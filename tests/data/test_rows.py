@@ -111,6 +111,26 @@ def test_numbers_of_choices_as_text_are_refused_also_where_they_are_the_text_of_
 
 
 @pytest.mark.parametrize(
+    ("choices", "read"),
+    [
+        ("['red', \"blue's\"]", {"A": "red", "B": "blue's"}),  # MMMU
+        ('["red", "blue"]', {"A": "red", "B": "blue"}),
+        ("{'A': 'red', 'B': 'blue'}", {"A": "red", "B": "blue"}),
+        ("[]", None),
+    ],
+)
+def test_choices_written_as_text_are_read(choices, read):
+    row = {"prompt": "p A. B.", "answer": "B" if read else "b", "choices": choices}
+    assert load_rows(Dataset.from_list([row]), on_error="raise").dataset["choices"][:] == [read]
+
+
+@pytest.mark.parametrize("answer", ["B", "blue", "B. blue", "(B)"])
+def test_choices_with_their_letters_inside(answer):
+    row = {"prompt": "p A. B.", "answer": answer, "options": ["A. red", "B. blue"]}  # Video-R1
+    assert load_rows(Dataset.from_list([row])).problems == []
+
+
+@pytest.mark.parametrize(
     "row",
     [
         *({"answer": text} for text in ("[1, 2]", "(0, 3]", "[3, 4)", "[5', 6']", "[x]", "{'a'}", "['a'] or [b]")),
@@ -175,6 +195,7 @@ BAD = [
     ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),
+    ("choices", "['x' 'y']", "wrong type", "got \"['x' 'y']\" (str)"),  # of numpy; Python would read 'xy'
     ("choices", {"first": "x"}, "wrong choices", "the choices are named ['first']; expected capital letters"),
     ("choices", {"A": ""}, "wrong choices", "one of them is empty"),
     ("prompt", " <image>\n", "empty prompt", "the prompt has no text"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
 import re
 import string
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +18,7 @@ import numpy as np
 import PIL.Image
 from datasets import ClassLabel, LargeList, List, Value
 
-from ..grading.choices import names_a_choice
+from ..grading.choices import names_a_choice, without_labels
 from ..grading.decide import gold_problem
 from ..grading.equivalence import same_answer
 from ..grading.extraction import extract_answer, read_gold, without_thinking
@@ -38,6 +40,7 @@ _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 # A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
 _ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
 _WRITTEN_LIST = re.compile(rf"""\[\s*(?=.*["']){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]""", re.DOTALL)
+_NUMPY_LIST = re.compile(r"""['"]\s+['"]""")  # ['a' 'b'], of which Python makes 'ab'
 _FILE_URL = "file://"
 _SOLUTION = re.compile(r"</?think>|<answer>|<CONCLUSION>", re.IGNORECASE)
 _CONCLUSION = re.compile(r"<CONCLUSION>((?:(?!<CONCLUSION>).)*)</CONCLUSION>", re.IGNORECASE | re.DOTALL)
@@ -177,6 +180,7 @@ def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
             "letter not among the choices",
             f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
         )
+    choices = without_labels(choices)  # as the grader reads `A. red`
     other = next((each for each, text in choices.items() if text == answer and each != answer), None)
     if answer in choices and other is not None:
         raise RefusedValue(
@@ -194,7 +198,13 @@ def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
 
 
 def read_choices(value: Any) -> dict[str, str] | None:
-    """Return letter → text, or None if there are no choices. A list of strings gets the letters A, B, C, …"""
+    """Return letter → text, or None if there are no choices. A list of strings gets the letters A, B, C, …
+
+    Both may be written as text, as in CSV and MMMU.
+    """
+    if isinstance(value, str) and not _NUMPY_LIST.search(value):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(value.strip())
     if value is None or value in ([], {}, ""):
         return None
     if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
