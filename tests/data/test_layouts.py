@@ -144,7 +144,8 @@ def test_an_unknown_kind_is_refused(folder):
 def test_a_column_that_a_kind_needs_is_named(folder):
     file = write_lines(folder / "rows.jsonl", [{"prompt": "?", "chosen": "a"}])
     with pytest.raises(
-        DataError, match=r"no column for rejected: looked for \['rejected'\], found \['prompt', 'chosen'"
+        DataError,
+        match=r"no column for rejected: looked for \['rejected', 'rejected_response', .*found \['prompt', 'chosen'",
     ):
         load_rows(file, kind="preferences")
 

@@ -226,6 +226,51 @@ LAYOUTS = {
         [],
         kind="preferences",
     ),
+    "LLaMA-Factory, DPO": Layout(
+        "https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md, 'Preference Dataset' of sharegpt",
+        lambda folder: [
+            {
+                "conversations": [human("<image>Which?")],
+                "chosen": gpt("Red."),
+                "rejected": gpt("Blue."),
+                "images": ["red.png"],
+            },
+            {"conversations": [human("Which?")], "chosen": gpt(""), "rejected": gpt("Blue."), "images": []},
+        ],
+        [
+            {
+                "id": "rows-0",
+                "prompt": [user("Which?")],
+                "images": [RED],
+                "chosen": [{"role": "assistant", "content": "Red."}],
+                "rejected": [{"role": "assistant", "content": "Blue."}],
+            }
+        ],
+        [],
+        kind="preferences",
+    ),
+    "ms-swift, DPO": Layout(
+        "https://swift.readthedocs.io/en/latest/Customization/Custom-dataset.html, 'RLHF'",
+        lambda folder: [
+            {
+                "messages": [user("<image>Which?"), {"role": "assistant", "content": "Red."}],
+                "rejected_response": "Blue.",
+                "images": ["red.png"],
+            },
+            {"messages": [user("Which?")], "rejected_response": "Blue.", "images": []},
+        ],
+        [
+            {
+                "id": "rows-0",
+                "prompt": [user("Which?")],
+                "images": [RED],
+                "chosen": [{"role": "assistant", "content": "Red."}],
+                "rejected": [{"role": "assistant", "content": "Blue."}],
+            }
+        ],
+        [],
+        kind="preferences",
+    ),
     "VisualPRM400K": Layout(
         "https://huggingface.co/datasets/OpenGVLab/VisualPRM400K; turns as OpenGVLab/InternVL writes them in "
         "tools/reasoning_data_pipeline",
@@ -336,6 +381,8 @@ REFUSED = {
     "DeepEyes": ("reward_model.ground_truth", "empty answer", "the answer is ''"),
     "LLaVA-CoT": ("conversations", "empty answer", "the answer is ' '"),
     "MMPR": ("rejected", "equal answers", "chosen and rejected are the same, 'Red.'"),
+    "LLaMA-Factory, DPO": ("chosen", "empty answer", "the answer is ''"),
+    "ms-swift, DPO": ("messages", "empty answer", "the answer is None; expected text, or messages that end with it"),
     "VisualPRM400K": ("conversations", "no labelled steps", "expected the turns of VisualPRM400K"),
     "VisualPRM400K-Raw": ("steps_with_score", "no labelled steps", "the score 1.5; expected a share from 0 to 1"),
     "VisualProcessBench": ("response", "no labelled steps", "there are 1 steps and 2 labels"),

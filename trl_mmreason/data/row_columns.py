@@ -18,6 +18,7 @@ SYNONYMS = {
     "id": ("question_id",),
     "category": ("subject",),
     "completion": ("response", "output", "solution"),
+    "rejected": ("rejected_response", "rejected_messages"),
     "steps": ("steps_with_score", "response"),
 }
 # Columns of whole conversations, as ms-swift and LLaVA name them: read where nothing else is the prompt, and their end
