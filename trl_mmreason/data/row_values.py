@@ -273,7 +273,9 @@ def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
         value = _bytes_of_base64(value)
     if isinstance(value, Mapping):
         path = value.get("path")
-        stored = {"bytes": (value.get("bytes") or None) if path else value.get("bytes"), "path": path}
+        content = value.get("bytes")
+        content = _bytes_of_base64(content) if isinstance(content, str) else content  # JSON holds no bytes
+        stored = {"bytes": (content or None) if path else content, "path": path}
     elif isinstance(value, bytes):
         stored["bytes"] = value
     elif isinstance(value, str):
