@@ -116,11 +116,12 @@ def test_numbers_of_choices_as_text_are_refused_also_where_they_are_the_text_of_
         ("['red', \"blue's\"]", {"A": "red", "B": "blue's"}),  # MMMU
         ('["red", "blue"]', {"A": "red", "B": "blue"}),
         ("{'A': 'red', 'B': 'blue'}", {"A": "red", "B": "blue"}),
+        (r"['\\frac{1}{2}', '1']", {"A": r"\frac{1}{2}", "B": "1"}),
         ("[]", None),
     ],
 )
 def test_choices_written_as_text_are_read(choices, read):
-    row = {"prompt": "p A. B.", "answer": "B" if read else "b", "choices": choices}
+    row = {"prompt": "p A. B.", "answer": "B" if read else "7", "choices": choices}
     assert load_rows(Dataset.from_list([row]), on_error="raise").dataset["choices"][:] == [read]
 
 
@@ -196,6 +197,7 @@ BAD = [
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),
     ("choices", "['x' 'y']", "wrong type", "got \"['x' 'y']\" (str)"),  # of numpy; Python would read 'xy'
+    ("choices", r"['\frac{1}{2}', '1']", "wrong type", "expected a dictionary"),  # Python would read a form feed
     ("choices", {"first": "x"}, "wrong choices", "the choices are named ['first']; expected capital letters"),
     ("choices", {"A": ""}, "wrong choices", "one of them is empty"),
     ("prompt", " <image>\n", "empty prompt", "the prompt has no text"),

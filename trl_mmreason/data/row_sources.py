@@ -197,11 +197,8 @@ def _rows_of_object(text: str) -> list[Any] | None:
         return [{"id": key, **row} for key, row in value.items()]
     lists = [key for key, inner in value.items() if isinstance(inner, list) and _are_questions(inner)]
     others = {key: inner for key, inner in value.items() if key not in lists}
-    if (
-        len(lists) == 1 and unseen_media(others, [], fix=str) is None
-    ):  # of several questions about one image it is a row
-        return list(value[lists[0]])
-    return [value]
+    has_media = unseen_media(others, [], fix=str) is not None  # several questions about one image are a row
+    return list(value[lists[0]]) if len(lists) == 1 and not has_media else [value]
 
 
 def _are_questions(values: list[Any]) -> bool:
@@ -256,9 +253,7 @@ def parse_line(line: str) -> dict[str, Any]:
         raise RefusedValue("line is no object", f'expected {{"column": value, …}}; the line begins {line[:60]!r}')
     if _TOO_MANY in row:
         fields, columns = len(row) - 1 + len(row[_TOO_MANY]), len(row) - 1
-        message = (
-            f"the row has {fields} fields and the header {columns}; write text with a separator in quotation marks"
-        )
+        message = f"the row has {fields} fields and the header {columns}; put text with a separator in quotation marks"
         raise RefusedValue("too many fields", message)
     if "\\ud" in line.lower():
         try:

@@ -40,7 +40,8 @@ _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 # A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
 _ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
 _WRITTEN_LIST = re.compile(rf"""\[\s*(?=.*["']){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]""", re.DOTALL)
-_NUMPY_LIST = re.compile(r"""['"]\s+['"]""")  # ['a' 'b'], of which Python makes 'ab'
+# What Python reads otherwise: ['a' 'b'] of numpy as 'ab', \frac as a form feed and "rac".
+_UNCLEAR_LIST = re.compile(r"""['"]\s+['"]|(?<!\\)(?:\\\\)*\\[A-Za-tvwyz]""")
 _FILE_URL = "file://"
 _SOLUTION = re.compile(r"</?think>|<answer>|<CONCLUSION>", re.IGNORECASE)
 _CONCLUSION = re.compile(r"<CONCLUSION>((?:(?!<CONCLUSION>).)*)</CONCLUSION>", re.IGNORECASE | re.DOTALL)
@@ -202,7 +203,7 @@ def read_choices(value: Any) -> dict[str, str] | None:
 
     Both may be written as text, as in CSV and MMMU.
     """
-    if isinstance(value, str) and not _NUMPY_LIST.search(value):
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{") and not _UNCLEAR_LIST.search(value):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(value.strip())
     if value is None or value in ([], {}, ""):

@@ -234,7 +234,7 @@ def check_rows(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     except (TypeError, ValueError):
         return  # `check_method` names what it refuses
     sets, splits = data.eval_dataset_name, (data.dataset_split, str(data.eval_split))
-    sources = [("dataset_name", data.dataset_name, splits[0])]
+    sources: list[tuple[str, Any, str]] = [("dataset_name", data.dataset_name, splits[0])]
     sources += [
         ("eval_dataset_name", name, splits[1]) for name in (sets.values() if isinstance(sets, dict) else [sets])
     ]
