@@ -110,12 +110,14 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
 def conversation(value: Any) -> Any:
     """Convert messages in the forms of TRL, ms-swift and LLaVA to `role` and `content`, a string.
 
+    A question with its answer in one record, as The Cauldron has it, becomes two messages.
+
     Parts become one string with `<image>` for each image. What has another form is left as it is.
 
     Args:
         value: a list of messages; anything else is returned.
     """
-    return [_message(message) for message in value] if isinstance(value, list) else value
+    return [_message(turn) for message in value for turn in _turns(message)] if isinstance(value, list) else value
 
 
 def images_inside(value: Any) -> list[Any]:
@@ -176,6 +178,16 @@ def with_system_message(prompt: Any, text: str | None) -> Any:
             f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {fix}."
         )
     return [{"role": "system", "content": text}, *prompt]
+
+
+def _turns(message: Any) -> list[Any]:
+    """The two messages of {"user": …, "assistant": …}, as The Cauldron and FineVision have them, or of ms-swift's
+    {"human": …, "assistant": …}; any other message as it is."""
+    fields = _without_none(message)
+    asker = "human" if "human" in fields else "user"
+    if not {asker, "assistant"} <= fields.keys() <= {asker, "assistant", "source"}:
+        return [message]
+    return [{"role": role, "content": fields[name]} for role, name in (("user", asker), ("assistant", "assistant"))]
 
 
 def _message(message: Any) -> Any:

@@ -10,12 +10,13 @@ import pytest
 import torch
 import yaml
 from packaging.requirements import Requirement
+from support import png, write_lines
 from text_reasoners import saved_reasoner
 
 from trl_mmreason.cli.commands.train import SCRIPTS
 from trl_mmreason.cli.doctor.machine import check_contract, check_packages, pinned_versions
 from trl_mmreason.cli.doctor.model import check_conversation
-from trl_mmreason.cli.doctor.settings import check_method, check_settings, read_settings
+from trl_mmreason.cli.doctor.settings import check_method, check_rows, check_settings, read_settings
 from trl_mmreason.cli.main import main
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts.recipes import ROOT
@@ -289,6 +290,50 @@ def test_what_training_would_refuse_late_is_found(given, message, tmp_path, monk
     monkeypatch.setattr("trl_mmreason.cli.doctor.settings.get_token", lambda: None)
     (found,) = failures(capsys, tmp_path / "config.yaml", {**TRAINABLE, **given})
     assert found.startswith(f"FAIL  {message}".replace("CONFIG", str(tmp_path / "config.yaml")))
+
+
+NO_ROWS = "FAIL  training: dataset_name: rows"
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        ({"columns": None}, [f"{NO_ROWS} has no column for answer: looked for ['answer', "]),
+        ({"columns": {"answer": "golden"}}, [f"{NO_ROWS} has no column 'golden' for answer; it has ['question', "]),
+        (
+            {"columns": {"answr": "gold"}},
+            ["FAIL  training: dataset_name: columns has the keys ['answr']; expected our"],
+        ),
+        (
+            {"image_root": "nowhere"},
+            [f"{NO_ROWS}: 16 of 16 rows cannot be used: row 0 (id 'rows-0'), column 'image': missing image file"],
+        ),
+        (
+            {"eval_dataset_name": "test.jsonl"},
+            ["FAIL  training: eval_dataset_name: test has no column 'gold' for answer; it has ['question', 'answer']"],
+        ),
+        ({}, []),
+    ],
+)
+def test_what_is_wrong_with_rows_is_said_before_a_model_is_loaded(given, messages, tmp_path, monkeypatch, own_cache):
+    monkeypatch.chdir(tmp_path)
+    Path("red.png").write_bytes(png("red"))
+    write_lines(Path("rows.jsonl"), [{"question": f"{n}?", "image": "red.png", "gold": str(n)} for n in range(16)])
+    write_lines(Path("test.jsonl"), [{"question": "1?", "answer": "1"}])
+    recipe = {**TRAINABLE, "dataset_name": "rows.jsonl", "columns": {"answer": "gold"}, **given}
+    _, stages = settings_of(tmp_path, **recipe)
+    found = [str(finding) for finding in check_rows(stages["training"], "training")]
+    assert len(found) == len(messages)
+    assert all(line.startswith(message) for line, message in zip(found, messages, strict=True))
+
+
+def test_doctor_reads_the_rows_and_names_a_lost_file_of_any_kind(tmp_path, monkeypatch, capsys, own_cache):
+    monkeypatch.chdir(tmp_path)
+    write_lines(Path("rows.jsonl"), [{"question": "1?", "answer": ""}] * 16)
+    given = {**TRAINABLE, "dataset_name": "rows.jsonl", "eval_dataset_name": "data/test.tsv"}
+    lost, unusable = failures(capsys, tmp_path / "config.yaml", given)
+    assert lost.startswith("FAIL  eval_dataset_name: there is no data/test.tsv. Fix: write it")
+    assert unusable.startswith(f"{NO_ROWS}: 16 of 16 rows cannot be used: row 0 (id 'rows-0'), column 'answer': empty")
 
 
 def test_prompts_that_fit_are_said_to(tmp_path, capsys):

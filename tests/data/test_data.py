@@ -1,5 +1,6 @@
 """Rows from every kind of source, their columns, and that a bad row costs no other."""
 
+import base64
 import csv
 import json
 import logging
@@ -65,9 +66,46 @@ def test_json_array_file_whose_images_are_elsewhere(folder, tmp_path):
     assert_image_rows(load_rows(str(tmp_path / "rows.json"), image_root=folder), "rows")
 
 
+QUESTIONS = [{"question": "Which?", "image": "red.png", "answer": "red"}, {"question": "Why?", "answers": ["a", "b"]}]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        ({"dataset_name": "docvqa", "data": QUESTIONS}, ["r-0", "r-1"]),
+        ({"info": {"split": "train", "url": "http://a.org"}, "questions": QUESTIONS}, ["r-0", "r-1"]),  # CLEVR
+        ({"17": QUESTIONS[0], "18": {**QUESTIONS[1], "id": "own"}}, ["17", "own"]),  # ScienceQA, MathVista
+    ],
+)
+def test_the_rows_of_a_json_file_that_is_one_object(tmp_path, value, ids, indent):
+    (tmp_path / "red.png").write_bytes(png("red"))
+    (tmp_path / "r.json").write_text(json.dumps(value, indent=indent))
+    rows = load_rows(tmp_path / "r.json", columns={"answer": None})
+    assert rows.dataset["id"][:] == ids
+    assert [one[0]["content"] for one in rows.dataset["prompt"]] == ["Which?", "Why?"]
+    assert [len(images) for images in rows.dataset["images"]] == [1, 0]
+
+
+def test_an_object_that_is_a_row_stays_one(tmp_path):
+    (tmp_path / "red.png").write_bytes(png("red"))
+    talk = [{"role": "user", "content": "<image>3+4?"}, {"role": "assistant", "content": "7"}]
+    (tmp_path / "r.json").write_text(json.dumps({"messages": talk, "images": ["red.png"]}, indent=1))
+    (row,) = load_rows(tmp_path / "r.json", on_error="raise").dataset
+    assert (row["answer"], len(row["images"])) == ("7", 1)
+    (tmp_path / "several.json").write_text(json.dumps({"photo": "red.png", "qas": QUESTIONS}))  # the image is not lost
+    with pytest.raises(DataError, match=r"has no column for prompt: .*found \['photo', 'qas'\]"):
+        load_rows(tmp_path / "several.json")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        (
+            "a.jsonl",
+            b'{\n"prompt": "p",\n"answer": "3"\n}',
+            r"begins '\{'. Fix: rename it to .json, if",
+        ),
         ("a.csv", "prompt,answer\né,3\n".encode("latin-1"), "a.csv' is not in UTF-8 .*Fix: save it as UTF-8"),
         ("a.json", '[{"prompt": "é"}]'.encode("latin-1"), "a.json' is not in UTF-8 .*Fix: save it as UTF-8"),
         ("a.jsonl", '{"prompt": "é"}'.encode("latin-1"), "'a' is not in UTF-8 .*Fix: save it as UTF-8"),
@@ -84,6 +122,28 @@ def test_a_file_that_cannot_be_read_is_named_with_the_fix(tmp_path, name, conten
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         load_rows(tmp_path / name)
+
+
+def test_csv_holds_images_in_base64_and_a_comma_without_quotation_marks_costs_its_row(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
+    PIL.Image.fromarray(noise).save(tmp_path / "noise.png")
+    image = base64.b64encode((tmp_path / "noise.png").read_bytes()).decode()
+    assert len(image) > 131_072  # what Python's reader takes in a field
+    lines = ["image,question,answer", ",What, when?,red", f"{image},What?,red", ',"What, when?",red', ",What?"]
+    (tmp_path / "r.csv").write_text("\n".join(lines))
+    rows = load_rows(tmp_path / "r.csv")
+    assert [one[0]["content"] for one in rows.dataset["prompt"]] == ["What?", "What, when?"]
+    assert [[image.size for image in images] for images in rows.dataset["images"]] == [[(200, 200)], []]
+    assert [(one.row, one.reason) for one in rows.problems] == [(0, "too many fields"), (3, "empty answer")]
+    assert rows.problems[0].message.startswith("the row has 4 fields and the header 3; put text with a separator in")
+    assert rows.left_out == []
+
+
+def test_a_file_with_tabs(tmp_path):
+    image = base64.b64encode(png("blue", (40, 30))).decode()  # as VLMEvalKit keeps it
+    (tmp_path / "r.tsv").write_text(f"index\timage\tquestion\tanswer\n0\t{image}\tOne, or two?\ttwo\n")
+    (row,) = load_rows(tmp_path / "r.tsv", on_error="raise").dataset
+    assert (row["prompt"][0]["content"], row["answer"], row["images"][0].size) == ("One, or two?", "two", (40, 30))
 
 
 def test_half_a_surrogate_pair_costs_its_row_only(tmp_path):
@@ -183,7 +243,7 @@ def test_unknown_sources_are_named_with_what_is_accepted(tmp_path, monkeypatch):
     ]:
         with pytest.raises(DataError, match=message) as raised:
             load_rows(source)
-        assert "A source is a Hub id, a file (.parquet, .jsonl, .json, .csv), a folder" in str(raised.value)
+        assert "A source is a Hub id, a file (.parquet, .jsonl, .json, .csv, .tsv), a folder" in str(raised.value)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is no parquet file")
     with pytest.raises(DataError, match="could not load 'broken'"):
         load_rows(tmp_path / "broken.parquet")

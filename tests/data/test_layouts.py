@@ -130,8 +130,9 @@ def test_answers_in_earlier_turns_are_counted(folder, caplog):
 def test_base64_that_is_cut_off_is_named(folder):
     whole = base64.b64encode(png("blue", (40, 30))).decode()
     rows = [{"prompt": "?", "images": [f"data:image/png;base64,{text}"], "answer": "a"} for text in (whole, whole[:81])]
+    rows.append({"prompt": "?", "images": [{"bytes": whole, "path": None}], "answer": "a"})
     loaded = load_rows(write_lines(folder / "rows.jsonl", rows))
-    assert loaded.dataset[0]["images"][0].size == (40, 30)
+    assert [images[0].size for images in loaded.dataset["images"]] == [(40, 30), (40, 30)]
     (problem,) = loaded.problems
     assert (problem.row, problem.reason) == (1, "unreadable image")
 
@@ -144,7 +145,8 @@ def test_an_unknown_kind_is_refused(folder):
 def test_a_column_that_a_kind_needs_is_named(folder):
     file = write_lines(folder / "rows.jsonl", [{"prompt": "?", "chosen": "a"}])
     with pytest.raises(
-        DataError, match=r"no column for rejected: looked for \['rejected'\], found \['prompt', 'chosen'"
+        DataError,
+        match=r"no column for rejected: looked for \['rejected', 'rejected_response', .*found \['prompt', 'chosen'",
     ):
         load_rows(file, kind="preferences")
 

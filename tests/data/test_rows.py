@@ -61,9 +61,73 @@ def test_choices_that_no_prompt_lists_are_warned_of_once(tmp_path, caplog):
         assert "r: 2 of 6 prompts, the first that of 'r-4', do not list the `choices` of their rows" in warning
 
 
+def test_letters_of_choices_that_the_model_never_sees_are_warned_of_once(tmp_path, caplog):
+    # MMBench and VLMEvalKit keep each choice in a column of its letter, PMC-VQA in "Choice A"
+    choices = {"A": "red", "B": "blue", "C": "nan"}
+    rows = [
+        {"question": "Which colour?", **choices, "answer": r"\boxed{B}"},
+        {"question": "Which colour?\nA. red\nB. blue", **choices, "answer": "B"},
+        {"question": "Which of the points A, B and C is in the middle?", **choices, "answer": "(B)"},
+        {"question": "Which colour?", **choices, "answer": "blue"},
+        {"question": "Which colour?", **choices, "answer": "C"},
+    ]
+    loaded = load_rows(write_lines(tmp_path / "r.jsonl", rows))
+    assert (len(loaded.dataset), loaded.left_out) == (5, ["A", "B", "C"])
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "r: 2 of 5 answers, the first that of 'r-0', are the letter of a choice, and neither their prompts" in warning
+    )
+    caplog.clear()
+    load_rows(write_lines(tmp_path / "listed.jsonl", rows[1:4]))
+    load_rows(write_lines(tmp_path / "none.jsonl", rows), columns={"answer": None})
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("answer", ["a", "(A)", "A. 0.5", "AB", "1/2", "0.50", "B) two"])
 def test_an_answer_that_names_a_choice_is_read(answer):
     row = {"prompt": "p", "answer": answer, "choices": ["0.5", "two"]}
+    assert load_rows(Dataset.from_list([row])).problems == []
+
+
+def test_numbers_of_choices_as_text_are_refused_also_where_they_are_the_text_of_another(tmp_path):
+    # lmms-lab/ai2d: options, and the number of the right one, from 0, as text
+    rows = [
+        {"question": "How many?\nA. 2\nB. 3\nC. 1", "options": ["2", "3", "1"], "answer": "1"},  # B, and not C
+        {"question": "Which?\nA. cat\nB. dog", "options": ["cat", "dog"], "answer": "1"},
+        {"question": "Two?", "options": None, "answer": "2"},
+    ]
+    loaded = load_rows(write_lines(tmp_path / "r.jsonl", rows))
+    assert loaded.dataset["answer"][:] == ["2"]
+    assert [(one.row, one.column, one.reason) for one in loaded.problems] == [
+        (0, "answer", "answer is a number"),
+        (1, "answer", "answer is a number"),
+    ]
+    assert "but other answers of this source are numbers of choices" in loaded.problems[0].message
+    # one that is wrong among texts that are numbers costs itself alone, and so it does where another answer is a word
+    counts = [{**rows[0], "answer": "2"}] * 21
+    assert [one.row for one in load_rows(write_lines(tmp_path / "n.jsonl", [*counts, rows[1]])).problems] == [21]
+    words = [rows[0], rows[1], {**rows[1], "answer": "dog"}]
+    assert [one.row for one in load_rows(write_lines(tmp_path / "w.jsonl", words)).problems] == [1]
+
+
+@pytest.mark.parametrize(
+    ("choices", "read"),
+    [
+        ("['red', \"blue's\"]", {"A": "red", "B": "blue's"}),  # MMMU
+        ('["red", "blue"]', {"A": "red", "B": "blue"}),
+        ("{'A': 'red', 'B': 'blue'}", {"A": "red", "B": "blue"}),
+        (r"['\\frac{1}{2}', '1']", {"A": r"\frac{1}{2}", "B": "1"}),
+        ("[]", None),
+    ],
+)
+def test_choices_written_as_text_are_read(choices, read):
+    row = {"prompt": "p A. B.", "answer": "B" if read else "7", "choices": choices}
+    assert load_rows(Dataset.from_list([row]), on_error="raise").dataset["choices"][:] == [read]
+
+
+@pytest.mark.parametrize("answer", ["B", "blue", "B. blue", "(B)"])
+def test_choices_with_their_letters_inside(answer):
+    row = {"prompt": "p A. B.", "answer": answer, "options": ["A. red", "B. blue"]}  # Video-R1
     assert load_rows(Dataset.from_list([row])).problems == []
 
 
@@ -123,9 +187,17 @@ BAD = [
     ("answer", "['pony tail', 'bun']", "list written as text", "the text \"['pony tail', 'bun']\"; give a list itself"),
     ("answer", '["10", 20]', "list written as text", "; or a list of this text alone"),
     ("answer", """[1,\n "it's"\n 'b']""", "list written as text", "give a list itself"),
+    (
+        "answer",
+        [10, 20.5],
+        "list of numbers",
+        'write \'[10, 20.5]\' if it is one answer, such as a box, or ["10", "20.5"] if',
+    ),
     ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),
+    ("choices", "['x' 'y']", "wrong type", "got \"['x' 'y']\" (str)"),  # of numpy; Python would read 'xy'
+    ("choices", r"['\frac{1}{2}', '1']", "wrong type", "expected a dictionary"),  # Python would read a form feed
     ("choices", {"first": "x"}, "wrong choices", "the choices are named ['first']; expected capital letters"),
     ("choices", {"A": ""}, "wrong choices", "one of them is empty"),
     ("prompt", " <image>\n", "empty prompt", "the prompt has no text"),

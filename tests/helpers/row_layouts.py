@@ -226,6 +226,51 @@ LAYOUTS = {
         [],
         kind="preferences",
     ),
+    "LLaMA-Factory, DPO": Layout(
+        "https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md, 'Preference Dataset' of sharegpt",
+        lambda folder: [
+            {
+                "conversations": [human("<image>Which?")],
+                "chosen": gpt("Red."),
+                "rejected": gpt("Blue."),
+                "images": ["red.png"],
+            },
+            {"conversations": [human("Which?")], "chosen": gpt(""), "rejected": gpt("Blue."), "images": []},
+        ],
+        [
+            {
+                "id": "rows-0",
+                "prompt": [user("Which?")],
+                "images": [RED],
+                "chosen": [{"role": "assistant", "content": "Red."}],
+                "rejected": [{"role": "assistant", "content": "Blue."}],
+            }
+        ],
+        [],
+        kind="preferences",
+    ),
+    "ms-swift, DPO": Layout(
+        "https://swift.readthedocs.io/en/latest/Customization/Custom-dataset.html, 'RLHF'",
+        lambda folder: [
+            {
+                "messages": [user("<image>Which?"), {"role": "assistant", "content": "Red."}],
+                "rejected_response": "Blue.",
+                "images": ["red.png"],
+            },
+            {"messages": [user("Which?")], "rejected_response": "Blue.", "images": []},
+        ],
+        [
+            {
+                "id": "rows-0",
+                "prompt": [user("Which?")],
+                "images": [RED],
+                "chosen": [{"role": "assistant", "content": "Red."}],
+                "rejected": [{"role": "assistant", "content": "Blue."}],
+            }
+        ],
+        [],
+        kind="preferences",
+    ),
     "VisualPRM400K": Layout(
         "https://huggingface.co/datasets/OpenGVLab/VisualPRM400K; turns as OpenGVLab/InternVL writes them in "
         "tools/reasoning_data_pipeline",
@@ -313,6 +358,40 @@ LAYOUTS = {
         ["answer", "policy_model", "data_source"],
         kind="steps",
     ),
+    "The Cauldron": Layout(
+        "https://huggingface.co/datasets/HuggingFaceM4/the_cauldron, README: images, and texts of user, assistant and "
+        "source; so has HuggingFaceM4/FineVision",
+        lambda folder: [
+            {
+                "images": [RED_FILE],
+                "texts": [
+                    {"user": "Which?", "assistant": "Red.", "source": "AI2D"},
+                    {"user": "Sure?", "assistant": "Yes.", "source": "AI2D"},
+                ],
+            }
+        ],
+        [
+            {
+                "id": "rows-0",
+                "prompt": [user("Which?"), {"role": "assistant", "content": "Red."}, user("Sure?")],
+                "images": [RED],
+                "completion": "Yes.",
+            }
+        ],
+        [],
+        kind="completions",
+        features=Features({"images": List(Image()), "texts": List({"user": TEXT, "assistant": TEXT, "source": TEXT})}),
+    ),
+    "ms-swift, ShareGPT": Layout(
+        "https://swift.readthedocs.io/en/latest/Customization/Custom-dataset.html, 'ShareGPT format'",
+        lambda folder: [
+            {"conversation": [{"human": "<image>Which?", "assistant": "Red."}], "images": ["red.png"]},
+            {"conversation": [{"human": "Which?", "assistant": ""}], "images": []},
+        ],
+        [{"id": "rows-0", "prompt": [user("Which?")], "images": [RED], "completion": "Red."}],
+        [],
+        kind="completions",
+    ),
     "We-Math 2.0": Layout(
         "https://huggingface.co/datasets/We-Math/We-Math2.0-Standard, split 'standard', as converters on GitHub read "
         "it: question, answer, image",
@@ -336,6 +415,9 @@ REFUSED = {
     "DeepEyes": ("reward_model.ground_truth", "empty answer", "the answer is ''"),
     "LLaVA-CoT": ("conversations", "empty answer", "the answer is ' '"),
     "MMPR": ("rejected", "equal answers", "chosen and rejected are the same, 'Red.'"),
+    "LLaMA-Factory, DPO": ("chosen", "empty answer", "the answer is ''"),
+    "ms-swift, DPO": ("messages", "empty answer", "the answer is None; expected text, or messages that end with it"),
+    "ms-swift, ShareGPT": ("conversation", "empty answer", "the answer is ''"),
     "VisualPRM400K": ("conversations", "no labelled steps", "expected the turns of VisualPRM400K"),
     "VisualPRM400K-Raw": ("steps_with_score", "no labelled steps", "the score 1.5; expected a share from 0 to 1"),
     "VisualProcessBench": ("response", "no labelled steps", "there are 1 steps and 2 labels"),

@@ -18,11 +18,12 @@ SYNONYMS = {
     "id": ("question_id",),
     "category": ("subject",),
     "completion": ("response", "output", "solution"),
+    "rejected": ("rejected_response", "rejected_messages"),
     "steps": ("steps_with_score", "response"),
 }
-# Columns of whole conversations, as ms-swift and LLaVA name them: read where nothing else is the prompt, and their end
+# Columns of whole conversations, as others name them: read where nothing else is the prompt, and their end
 # is the answer, the completion or the labelled steps where nothing else is.
-CONVERSATIONS = ("messages", "conversations")
+CONVERSATIONS = ("messages", "conversations", "conversation", "texts")
 
 
 class SourceColumns(NamedTuple):

@@ -80,7 +80,7 @@ def _read_reply(value: Any) -> str:
     if isinstance(value, list):
         value = split_answer(conversation(value))[1]
     elif isinstance(value, Mapping):
-        value = value.get("content")
+        value = conversation([value])[0].get("content")
     if isinstance(value, list):
         with suppress(KeyError, TypeError):
             value = text_of(value)
@@ -183,7 +183,11 @@ KINDS: dict[str, RowKind] = {
         ("completion",), ("completion",), {"completion": _TEXT}, _read_completion, ends="completion"
     ),
     "preferences": RowKind(
-        ("chosen", "rejected"), ("chosen", "rejected"), {"chosen": _REPLY, "rejected": _REPLY}, _read_preference
+        ("chosen", "rejected"),
+        ("chosen", "rejected"),
+        {"chosen": _REPLY, "rejected": _REPLY},
+        _read_preference,
+        ends="chosen",
     ),
     "steps": RowKind(
         ("steps",),

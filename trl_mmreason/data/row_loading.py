@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,8 @@ from .row_cache import cache_arguments
 from .row_columns import SourceColumns, find_columns, left_out_columns
 from .row_kinds import KINDS, RowKindName
 from .row_sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
-from .row_values import RefusedValue, cell
+from .row_values import NUMBER, RefusedValue, cell, number_as_text
+from .row_warnings import warn_of_several_answers, warn_of_unlisted_choices, warn_of_unlisted_letters
 from .rows import MESSAGES, TOLERANCE, DataError, RowProblem, RowReader
 from .unseen_media import is_media_column
 from .video import VIDEO_NAMES
@@ -103,7 +103,7 @@ def load_rows(
     with None, all media.
 
     Args:
-        source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
+        source: a Hub id, a .parquet, .jsonl, .json, .csv or .tsv file, a folder of such files, an image folder with a
             metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken); or a .yaml file that names
             several of these with weights (`mixed_sources`).
         split: which split to take. A single file is one split, whatever it is called.
@@ -307,6 +307,8 @@ def _sort_out(
     checked: Dataset, positions: Sequence[int], names: list[str], source_name: str, on_error: str
 ) -> tuple[Dataset, list[RowProblem]]:
     """Separate good rows from bad ones, and report the bad ones according to `on_error`."""
+    if "choices" in names:
+        checked = _without_numbers_of_choices(checked)
     problems, summary = row_problems(checked, positions, source_name)
     good = [row for row, row_problems in enumerate(checked["problems"]) if not row_problems]
     if problems:
@@ -318,47 +320,30 @@ def _sort_out(
     dataset = (with_plain_answers(checked) if "answer" in names else checked).select_columns(names)
     usable = dataset.select(good) if problems else dataset
     if "choices" in names:
-        _warn_of_unlisted_choices(usable, source_name)
+        warn_of_unlisted_choices(usable, source_name)
+        warn_of_unlisted_letters(usable, source_name)
     if "completion" in names:
-        _warn_of_several_answers(usable, source_name)
+        warn_of_several_answers(usable, source_name)
     return usable, problems
 
 
-def _warn_of_unlisted_choices(dataset: Dataset, source_name: str) -> None:
-    """Warn once of questions whose prompt has neither all letters of their choices nor all texts."""
-    if dataset.data["choices"].null_count == len(dataset.data):
-        return
-    rows = dataset.select_columns(["prompt", "choices", "id"]).iter(1000)
-    cells = (cell for batch in rows for cell in zip(batch["prompt"], batch["choices"], batch["id"], strict=True))
-    unlisted = [id_ for prompt, choices, id_ in cells if choices and not _lists_choices(prompt, choices)]
-    if unlisted:
-        logger.warning(
-            "%s: %d of %d prompts, the first that of %r, do not list the `choices` of their rows, and nothing else "
-            "does. Fix: write letters and texts into the prompt, unless they are in the image.",
-            source_name,
-            len(unlisted),
-            len(dataset),
-            unlisted[0],
-        )
+def _without_numbers_of_choices(checked: Dataset) -> Dataset:
+    """Refuse all answers to questions with choices if each is a whole number, and one in twenty or more is no choice.
 
-
-def _warn_of_several_answers(dataset: Dataset, source_name: str) -> None:
-    """Warn once of conversations with several answers, of which only the last one is a completion."""
-    several = sum(any(one["role"] == "assistant" for one in prompt) for prompt in dataset["prompt"])
-    if several:
-        logger.warning(
-            "%s: %d of %d conversations have several answers. The last one is the completion; the earlier ones are "
-            "part of the prompt, and nothing is learned of them.",
-            source_name,
-            several,
-            len(dataset),
-        )
-
-
-def _lists_choices(prompt: Sequence[Mapping[str, str]], choices: Mapping[str, str]) -> bool:
-    text = " ".join(message["content"] for message in prompt)
-    letters = set(re.findall(r"\b[A-Z]\b", text))
-    return letters >= choices.keys() or all(one.casefold() in text.casefold() for one in choices.values())
+    These are numbers of choices, as AI2D has them as text, and where choices are numbers themselves, some are the text
+    of a wrong one.
+    """
+    if checked.data["choices"].null_count == len(checked):
+        return checked
+    problems = checked["problems"][:]
+    columns = [one["column"] for row in problems for one in row if one["reason"] == NUMBER]
+    cells = zip(checked["answer"][:], checked["choices"][:], problems, strict=True)
+    usable = [(answers[0], choices, row) for answers, choices, row in cells if choices and answers and not row]
+    if not usable or 20 * len(columns) < len(usable) or not all(answer.isdecimal() for answer, _, _ in usable):
+        return checked
+    for answer, choices, row in usable:
+        row.append(number_as_text(answer, choices).in_column(columns[0]))
+    return checked.remove_columns("problems").add_column("problems", problems, feature=checked.features["problems"])
 
 
 def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -> tuple[list[RowProblem], str]:

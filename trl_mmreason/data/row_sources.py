@@ -17,10 +17,12 @@ from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, Li
 from datasets.exceptions import DatasetsError
 
 from .folders import is_missing_path
+from .row_columns import CONVERSATIONS, SYNONYMS
 from .row_values import RefusedValue
 from .rows import DataError
+from .unseen_media import unseen_media
 
-SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
+SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 _ACCEPTED = (
     f"A source is a Hub id, a file ({', '.join(SUFFIXES)}), a folder of such files, an image folder with "
     "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset. A configuration of a Hub id follows "
@@ -29,6 +31,8 @@ _ACCEPTED = (
 _OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
 _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # hold no rows
 LINE = "text"  # the only column of a source whose rows are lines of JSON
+_PROMPTS = {"prompt", *SYNONYMS["prompt"], *CONVERSATIONS}
+_TOO_MANY = "\0"  # name of the fields of a row of CSV that its header does not name
 
 
 class Source(NamedTuple):
@@ -143,7 +147,7 @@ def _read_files(files: list[Path], name: str) -> Source:
     if suffix == ".jsonl":
         lines = _load(name, "text", data_files=paths, split="train", encoding="utf-8-sig")
     else:
-        read = _read_csv if suffix == ".csv" else _read_json
+        read = _read_json if suffix == ".json" else _read_csv
         lines = Dataset.from_dict({LINE: [line for file in files for line in read(file)]})
     if suffix == ".jsonl" and next((line for line in lines[LINE] if line.strip()), "").lstrip().startswith("["):
         raise DataError(
@@ -165,10 +169,11 @@ def _load(source_name: str, *args: Any, **kwargs: Any) -> Dataset:
 
 
 def _read_json(file: Path) -> list[str]:
-    """Return JSON lines from a file with one array of objects or with JSON lines."""
+    """Return JSON lines from a file with one array of objects, one object that holds them, or JSON lines."""
     text = _read_utf8(file)
     if not text.lstrip().startswith("["):
-        return text.split("\n")
+        rows = _rows_of_object(text)
+        return text.split("\n") if rows is None else [json.dumps(row) for row in rows]
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
@@ -176,12 +181,42 @@ def _read_json(file: Path) -> list[str]:
     return [json.dumps(row) for row in rows]  # in ASCII: half a surrogate pair is its row's problem
 
 
+def _rows_of_object(text: str) -> list[Any] | None:
+    """The rows of a file that is one object; None if it is none, as a file of JSON lines.
+
+    They are its only list of questions, as DocVQA has under `data` and CLEVR under `questions`; or its values, which
+    are questions by their ids, as in ScienceQA and MathVista. Any other object is a row.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or not _PROMPTS.isdisjoint(value):
+        return [value]
+    if value and _are_questions([*value.values()]):
+        return [{"id": key, **row} for key, row in value.items()]
+    lists = [key for key, inner in value.items() if isinstance(inner, list) and _are_questions(inner)]
+    others = {key: inner for key, inner in value.items() if key not in lists}
+    has_media = unseen_media(others, [], fix=str) is not None  # several questions about one image are a row
+    return list(value[lists[0]]) if len(lists) == 1 and not has_media else [value]
+
+
+def _are_questions(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(one, dict) and not _PROMPTS.isdisjoint(one) for one in values)
+
+
 def _read_csv(file: Path) -> list[str]:
-    """Return JSON lines from a CSV file with a header; all values are strings."""
-    reader = csv.DictReader(io.StringIO(_read_utf8(file), newline=""))
-    if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
-        raise DataError(f"{str(file)!r} has several columns of the name {twice[0]!r}; rename all but one")
-    return [json.dumps(row, ensure_ascii=False) for row in reader]
+    """Return JSON lines from a CSV file with a header, or a TSV file, with tabs; all values are strings."""
+    text = _read_utf8(file)
+    limit = csv.field_size_limit(max(len(text), 1))  # by default 131,072 characters, fewer than an image in base64 has
+    try:
+        separator = "\t" if file.suffix == ".tsv" else ","
+        reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_TOO_MANY, delimiter=separator)
+        if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
+            raise DataError(f"{str(file)!r} has several columns of the name {twice[0]!r}; rename all but one")
+        return [json.dumps(row, ensure_ascii=False) for row in reader]
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _read_utf8(file: Path) -> str:
@@ -216,6 +251,10 @@ def parse_line(line: str) -> dict[str, Any]:
         raise RefusedValue("line is not JSON", f"{error}; the line begins {line[:60]!r}") from error
     if not isinstance(row, dict):
         raise RefusedValue("line is no object", f'expected {{"column": value, …}}; the line begins {line[:60]!r}')
+    if _TOO_MANY in row:
+        fields, columns = len(row) - 1 + len(row[_TOO_MANY]), len(row) - 1
+        message = f"the row has {fields} fields and the header {columns}; put text with a separator in quotation marks"
+        raise RefusedValue("too many fields", message)
     if "\\ud" in line.lower():
         try:
             json.dumps(row, ensure_ascii=False).encode()
@@ -243,7 +282,9 @@ def json_columns(lines: Dataset, source_name: str) -> dict[str, dict[str, None]]
             if isinstance(value, dict):
                 fields.update(dict.fromkeys(value))
     if not columns:
-        raise DataError(f"{source_name}: no line is a JSON object; the first begins {lines[0][LINE][:60]!r}")
+        first = lines[0][LINE]
+        fix = ". Fix: rename it to .json, if its lines are one object" if first.lstrip().startswith("{") else ""
+        raise DataError(f"{source_name}: no line is a JSON object; the first begins {first[:60]!r}{fix}")
     return columns
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import os
 import re
 import string
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +18,7 @@ import numpy as np
 import PIL.Image
 from datasets import ClassLabel, LargeList, List, Value
 
-from ..grading.choices import names_a_choice
+from ..grading.choices import names_a_choice, without_labels
 from ..grading.decide import gold_problem
 from ..grading.equivalence import same_answer
 from ..grading.extraction import extract_answer, read_gold, without_thinking
@@ -37,10 +40,13 @@ _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 # A list with a quoted string; [1, 2], (0, 3] and [3', 4'] may be answers themselves.
 _ITEM = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.+-]+)"""
 _WRITTEN_LIST = re.compile(rf"""\[\s*(?=.*["']){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]""", re.DOTALL)
+# What Python reads otherwise: ['a' 'b'] of numpy as 'ab', \frac as a form feed and "rac".
+_UNCLEAR_LIST = re.compile(r"""['"]\s+['"]|(?<!\\)(?:\\\\)*\\[A-Za-tvwyz]""")
 _FILE_URL = "file://"
 _SOLUTION = re.compile(r"</?think>|<answer>|<CONCLUSION>", re.IGNORECASE)
 _CONCLUSION = re.compile(r"<CONCLUSION>((?:(?!<CONCLUSION>).)*)</CONCLUSION>", re.IGNORECASE | re.DOTALL)
 _LONGEST_ANSWER = 200  # characters of one line after the thought that is taken as it is
+NUMBER = "answer is a number"
 _IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
 
 
@@ -102,6 +108,13 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
             "the conversation does not end with a message of the assistant, which would be the answer; add it, or name "
             f"a column of answers: {naming_column('answer')}",
         )
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(item, int | float) for item in value):
+        one, several = json.dumps(value), json.dumps([str(item) for item in value])
+        raise RefusedValue(
+            "list of numbers",
+            f"the answer is {show(value)}, of which every number would be a right answer; write {show(one)} if it is "
+            f"one answer, such as a box, or {several if len(several) < 60 else 'strings'} if any of them is right",
+        )
     answers = [_final_answer(read_text(item)) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
         raise RefusedValue("empty answer", f"the answer is {show(value)}; give a string or a list of strings")
@@ -123,10 +136,7 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
     if choices is None:
         return answers
     if any(isinstance(item, int | float) for item in (value if isinstance(value, list) else [value])):
-        # Data sets count from 0, from 1, or mean the value of a choice: a guess would teach wrong answers.
-        raise RefusedValue(
-            "answer is a number", f"the answer is the number {value} although there are choices; give letter or text"
-        )
+        raise _number_beside_choices(value)
     for answer in answers:
         _check_choice(answer, choices)
     return answers
@@ -149,6 +159,20 @@ def _final_answer(text: str) -> str:
     )
 
 
+def _number_beside_choices(value: Any) -> RefusedValue:
+    # Data sets count from 0, from 1, or mean the value of a choice: a guess would teach wrong answers.
+    return RefusedValue(NUMBER, f"the answer is the number {value} although there are choices; give letter or text")
+
+
+def number_as_text(answer: str, choices: Mapping[str, str]) -> RefusedValue:
+    """Refuse a choice's text that is a number, in a source where other answers are numbers of choices."""
+    return RefusedValue(
+        NUMBER,
+        f"the answer {answer!r} is the text of a choice of {show(dict(choices))}, but other answers of this source are "
+        "numbers of choices, and so may this one be; give letter or text",
+    )
+
+
 def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
     """Refuse an answer that is none of the choices, or that could be two of them."""
     letter = _LONE_LETTER.fullmatch(answer)
@@ -157,6 +181,7 @@ def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
             "letter not among the choices",
             f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
         )
+    choices = without_labels(choices)  # as the grader reads `A. red`
     other = next((each for each, text in choices.items() if text == answer and each != answer), None)
     if answer in choices and other is not None:
         raise RefusedValue(
@@ -165,6 +190,8 @@ def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
             f"'({answer})' or '({other})'",
         )
     if not names_a_choice(read_gold(answer), choices, same_answer):
+        if answer.isdecimal():
+            raise _number_beside_choices(answer)
         raise RefusedValue(
             "answer not among the choices",
             f"the answer is {show(answer)} but the choices are {show(dict(choices))}; give a letter or a text",
@@ -172,7 +199,13 @@ def _check_choice(answer: str, choices: Mapping[str, str]) -> None:
 
 
 def read_choices(value: Any) -> dict[str, str] | None:
-    """Return letter → text, or None if there are no choices. A list of strings gets the letters A, B, C, …"""
+    """Return letter → text, or None if there are no choices. A list of strings gets the letters A, B, C, …
+
+    Both may be written as text, as in CSV and MMMU.
+    """
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{") and not _UNCLEAR_LIST.search(value):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(value.strip())
     if value is None or value in ([], {}, ""):
         return None
     if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
@@ -241,7 +274,9 @@ def _read_image(value: Any, image_root: Path) -> dict[str, Any]:
         value = _bytes_of_base64(value)
     if isinstance(value, Mapping):
         path = value.get("path")
-        stored = {"bytes": (value.get("bytes") or None) if path else value.get("bytes"), "path": path}
+        content = value.get("bytes")
+        content = _bytes_of_base64(content) if isinstance(content, str) else content  # JSON holds no bytes
+        stored = {"bytes": (content or None) if path else content, "path": path}
     elif isinstance(value, bytes):
         stored["bytes"] = value
     elif isinstance(value, str):

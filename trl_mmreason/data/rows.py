@@ -55,6 +55,7 @@ _TEMPLATED = re.compile(
 _BESIDE_PROMPT = {
     "messages": ("system",),
     "conversations": ("system",),
+    "conversation": ("system",),
     "instruction": ("input", "system", "history"),
     "query": ("system", "history"),
 }

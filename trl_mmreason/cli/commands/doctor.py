@@ -81,6 +81,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str], *, we
         for where, each in stages.items():
             if issubclass(parser.configs.get(where, object), GRPOConfig):
                 yield from settings.check_questions(each, where)
+                yield from settings.check_rows(each, where)
         stages |= {where: {**stages[where], "use_peft": False} for where in parser.whole if where in stages}
     if model is None:
         return

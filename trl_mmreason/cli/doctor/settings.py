@@ -19,14 +19,17 @@ from trl import GRPOConfig, ModelConfig
 from ...compat.packages import missing_packages
 from ...data.folders import is_missing_path
 from ...data.mixed_sources import MIXTURES
-from ...data.row_sources import read_source
+from ...data.row_sources import SUFFIXES, read_source
 from ...data.rows import DataError
 from ...scripts.recipes import config_file, load_script, read_config
 from ...scripts.script_parser import ScriptParser
+from ...scripts.sections import DataArguments
+from ...scripts.single_stage import load_split
 from ...training.model_card import MINIATURE
 from . import Finding, one_line
 from .memory import WEIGHT_BYTES
 
+_ROWS_READ = 20
 _ONLY_STAGE = "training"  # the only stage of a configuration without sections
 _SIZES = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
@@ -200,8 +203,8 @@ def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]]) 
 
 
 def _is_lost(path: str) -> bool:
-    is_file = re.search(r"\.(jsonl?|parquet|csv)$", path)  # else data/train.jsonl could be the name of a Hub id
-    return is_missing_path(path) or (is_file is not None and not Path(path).expanduser().exists())
+    is_file = path.endswith((*SUFFIXES, *MIXTURES))  # else data/train.jsonl could be the name of a Hub id
+    return is_missing_path(path) or (is_file and not Path(path).expanduser().exists())
 
 
 def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
@@ -221,6 +224,29 @@ def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding
         text = f"{where}: {name} has {rows} rows, but one rollout asks {asked} questions on one process."
         fix = "more rows, or a smaller per_device_train_batch_size or gradient_accumulation_steps."
         yield Finding("FAIL", text, fix)
+
+
+def check_rows(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Read the first rows of the local data sets of a stage as training does: its columns, images and answers."""
+    own = {each.name: settings[each.name] for each in fields(DataArguments) if each.name in settings}
+    try:
+        data = DataArguments(**own)
+    except (TypeError, ValueError):
+        return  # `check_method` names what it refuses
+    sets, splits = data.eval_dataset_name, (data.dataset_split, str(data.eval_split))
+    sources: list[tuple[str, Any, str]] = [("dataset_name", data.dataset_name, splits[0])]
+    sources += [
+        ("eval_dataset_name", name, splits[1]) for name in (sets.values() if isinstance(sets, dict) else [sets])
+    ]
+    for key, name, split in sources:
+        if not name or not Path(name).expanduser().exists() or name.endswith(MIXTURES):
+            continue  # as in `check_questions`
+        try:
+            load_split(data, name, split, _ROWS_READ, seed=0)
+        except (DataError, OSError, ValueError) as error:
+            first, *others = str(error).splitlines()
+            rest = f" {others[0]}" if others else ""
+            yield Finding("FAIL", f"{where}: {key}: {first}{rest}")
 
 
 def of_all_stages(
