@@ -256,9 +256,9 @@ class ChainOfStepGRPOConfig(RolloutConfig):
         step_credit: give the score of a step to its own tokens, compared with the group's other steps, and the answer's
             to its tokens; ours, the paper's reward is the trajectory's. What stands outside whole steps gets none.
         freeze_vision_encoder: leave the vision encoder's weights as they are, but not the projector's.
-        num_generations: rollouts a question, 5; TRL's own default is 8.
-        per_device_train_batch_size, per_device_eval_batch_size: rollouts a process and forward pass, in training and in
-            evaluation, 5, one question; TRL's own default is 8.
+        num_generations: rollouts per question, 5; TRL's own default is 8.
+        per_device_train_batch_size, per_device_eval_batch_size: rollouts per process and forward pass, in training and
+            in evaluation, 5, one question; TRL's own default is 8.
         learning_rate: initial learning rate, 1e-5; TRL's own default is 1e-6.
         max_steps: optimizer steps, 100; TRL's own default is -1: as many as `num_train_epochs` says, three epochs.
         max_completion_length: token limit of a chain; ours. TRL's own default is 512.

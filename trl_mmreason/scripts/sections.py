@@ -47,7 +47,7 @@ class DataArguments:
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative image paths start from.
         video_frames: frames to read of each video in the columns `video` and `videos`; `None` refuses rows with videos.
-        min_pixels, max_pixels: enlarge smaller images and shrink larger ones to so many pixels, width × height, when
+        min_pixels, max_pixels: enlarge smaller images and shrink larger ones to this many pixels, width × height, when
             rows are read; `None` leaves them to the model's processor.
         system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
             prompt, or the prompt itself.

@@ -127,10 +127,10 @@ class ReflectionArguments(DataArguments):
         reflection_right_share: for "miniature", share of right first answers among the rows.
         sft_complete_share: the cold start ends when this share of responses is in full format; they are sampled by
             the temperature, top-p and top-k of RL.
-        sft_min_delta: and when their acc@t2 - acc@t1 is this or more, a fraction: the form is learnt before what a
-            reflection says. `None` does not look at it.
-        sft_max_steps: and after so many steps in any case.
-        sft_learning_rate, sft_batch_size: of the cold start; the batch size is that of each process.
+        sft_min_delta: the cold start also waits for these responses to have an acc@t2 - acc@t1 of at least this
+            fraction: the form is learnt before what a reflection says. `None` does not look at it.
+        sft_max_steps: the cold start ends after this many steps in any case.
+        sft_learning_rate, sft_batch_size: learning rate of the cold start, and its batch size in each process.
     """
 
     reflection_dataset: str | None = None

@@ -19,8 +19,8 @@ class EarlyStoppingArguments:
     """When training ends before its last step.
 
     Attributes:
-        early_stopping_patience: end training after so many evaluations in a row in which `metric_for_best_model` is not
-            better than its best by more than `early_stopping_threshold`; `None` never does.
+        early_stopping_patience: end training after this many evaluations in a row in which `metric_for_best_model` is
+            not better than its best by more than `early_stopping_threshold`; `None` never does.
         early_stopping_threshold: by how much it has to be better, in the metric's unit.
     """
 
