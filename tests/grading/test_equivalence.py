@@ -1001,6 +1001,8 @@ def test_kinds_that_a_blind_set_found(answer, gold, right):
         (r"P(A \cup B) = 0.5 + 0.3 = 0.7", "0.7", False),
         ("y = C_1 e^{2x} + C_2 e^{-x}", "y = A e^{-x} + B e^{2x}", True),
         ("y = C_1 e^{2x} + C_2 e^{x}", "y = A e^{-x} + B e^{2x}", False),
+        ("y = C_1 e^x + C_2", "y = A + Be^x", True),  # a constant beside a function
+        ("y = C_1 e^{2x} + C_2", "y = A + Be^x", False),
         ("9 August 2001", "August 9, 2001", True),
         ("三分之二", r"\frac{2}{3}", True),
         ("二分之三", r"\frac{2}{3}", False),

@@ -169,12 +169,13 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
 
 _OF_THE = re.compile(r"(?:(?<=\d%)|(?<=\d\})|(?<=/\d)|(?<=/\d\d))\s+of (?:the|its|all)(?: [a-z]+){1,3}$")
 _SOLUTION = re.compile(r"[a-z].*[+] ?C$|^y ?=.*(?:[cC]_|A.*B|B.*A)")
-_CONSTANT = re.compile(r"(?<![A-Za-z\\_])(?:[ckCK](?:_\{?\d\}?)?|[ABD])(?![A-Za-z_(])")  # of integration
+_BEHIND = r"(?!(?!e\^|sin|cos)[A-Za-z_(])"  # what a constant is not followed by: Be^x is B times a function
+_CONSTANT = re.compile(rf"(?<![A-Za-z\\_])(?:[ckCK](?:_\{{?\d\}}?)?|[ABD]){_BEHIND}")  # of integration
 
 
 def _renamed(text: str, constants: Sequence[str]) -> str:
     for number, name in enumerate(constants):
-        text = re.sub(rf"(?<![A-Za-z\\_]){re.escape(name)}(?![A-Za-z_(])", f"κ_{number}", text)
+        text = re.sub(rf"(?<![A-Za-z\\_]){re.escape(name)}{_BEHIND}", f"κ_{number} ", text)
     return text
 
 
