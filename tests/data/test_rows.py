@@ -316,7 +316,7 @@ def test_empty_bytes_beside_a_path_are_no_image_of_their_own(tmp_path):
     [
         ({"answer": "C", "choices": AB}, "letter not among the choices", "answer"),
         ({"answer": "z", "choices": AB}, "answer not among the choices", "answer"),
-        ({"answer": "0", "choices": AB}, "answer not among the choices", "answer"),
+        ({"answer": "0", "choices": AB}, "answer is a number", "answer"),
         ({"answer": "A or B", "choices": AB}, "answer not among the choices", "answer"),
         ({"answer": "A", "choices": ["C", "A", "B"]}, "letter and text of two choices", "answer"),
         ({"answer": ["(A)", "B"], "choices": ["B", "A"]}, "letter and text of two choices", "answer"),

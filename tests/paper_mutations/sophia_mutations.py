@@ -462,5 +462,12 @@ TABLE = [
         "round(share * start.args.train_rows)",
         "tests/study/test_small_parts.py::test_sophia_in_small",
     ),
+    (
+        '6.2 | "more efficient data',
+        "study/sophia.py",
+        "write_trajectory(question_of(problem), caption(problem))",
+        "write_trajectory(question_of(problem), caption(problem), slip=True)",
+        "tests/study/test_small_parts.py::test_sophia_in_small",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]

@@ -237,7 +237,7 @@ def test_sophia_in_small(tmp_path, monkeypatch):
     args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
     args.rl |= {"num_generations": 4, "max_completion_length": 8, "trainable_parts": ["language"]}
     arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
-    args.arms = {**arms, "grpo": {"grpo": True}}
+    args.arms = {**arms, "grpo": {"grpo": True}, "sft": {"solutions": True, "sequence_reduction": "mean"}}
     rows = []
     problems = make_problems(["adding"], 6, seed=2)  # these very images, captions of four, and their solutions
     rows += [([user(DESCRIBE)], problem.image, caption(problem)) for problem in problems[:4]]
@@ -247,10 +247,13 @@ def test_sophia_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(sophia, "OffPolicyRewardTrainer", recorded_rows(sophia.OffPolicyRewardTrainer, learnt_from))
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
-    whole, quarter = learnt_from  # Table 8: a quarter of the rows that were selected, not of the six problems
+    whole, quarter, solved = learnt_from  # Table 8: a quarter of the rows that were selected, not of the six problems
     assert 4 <= len(whole) < 6  # a caption of the other two may be right by chance
     assert len(quarter) == 1
     assert {row["id"] for row in quarter} < {row["id"] for row in whole}
+    assert [row["id"] for row in sorted(solved, key=lambda row: row["id"])] == [problem.id for problem in problems]
+    for arm in ("sophia", "sft"):  # what is selected and what is solved by the rule is right, whoever grades it
+        assert json.loads((tmp_path / "seed-0" / arm / "right.json").read_text()) == {"adding": 1.0}
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
     seed = tmp_path / "seed-0"
     eye = "visual.patch_embed.proj.weight"  # which SOPHIA trains, and GRPO does not here

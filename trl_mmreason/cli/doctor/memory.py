@@ -16,7 +16,7 @@ from ...generation.model_loading import auto_class_of
 from ...scripts.single_stage import adapter_config
 from . import Finding, one_line
 from .layer_bytes import Precision, image_tokens
-from .passes import Passes, Workload, cache_bytes, pass_bytes
+from .passes import Passes, Workload, cache_bytes, pass_bytes, rollout_bytes
 
 GIB = 2**30
 WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
@@ -234,13 +234,14 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
             step_bytes=size if optim == "adamw_torch" and not work.on_cpu else 0.0,
         )
     }
-    in_engine = {stage: pass_bytes(model, work._replace(sharded=stage == 3), engine) for stage in (2, 3)}
+    in_engine = passes if engine == alone else pass_bytes(model, work, engine)
+    sharded = in_engine._replace(rollout=rollout_bytes(model, work._replace(sharded=True), engine))
     whole = weights if work.quantised else parameters * engine.weights.itemsize
-    for stage, name in ((2, "ZeRO-2"), (3, "ZeRO-3 or FSDP2")):
+    for stage, name, of_stage in ((2, "ZeRO-2", in_engine), (3, "ZeRO-3 or FSDP2", sharded)):
         needs[f"{name} on {processes} GPUs"] = training_memory(
             copies * whole + shared * of_adapter,
             trained,
-            in_engine[stage],
+            of_stage,
             trained_bytes=shared,
             optimizer_bytes=4 + _state_bytes(optim, 4),  # the weights in float32
             step_bytes=4,  # of the gradient in float32

@@ -173,7 +173,7 @@ def pass_bytes(model: Any, work: Workload, precision: Precision) -> Passes:
     return Passes(
         begun + seen + stored,
         begun + seen + max(layer.training, first, of_words * (trains_words and work.passes > 1)),
-        max(_rollout(model, work, precision), default=0.0),
+        rollout_bytes(model, work, precision),
         4.0 * work.questions * pixels,
         tuple(stated),
     )
@@ -183,6 +183,11 @@ def _trained_words(model: Any) -> Iterator[bool]:
     """Whether the LM head and the embeddings are trained."""
     for part in (model.get_output_embeddings(), model.get_input_embeddings()):
         yield any(weight.requires_grad for weight in part.parameters())
+
+
+def rollout_bytes(model: Any, work: Workload, precision: Precision) -> float:
+    """Estimate the most that a rollout takes beside weights and optimizer; 0 without one."""
+    return max(_rollout(model, work, precision), default=0.0)
 
 
 def _rollout(model: Any, work: Workload, precision: Precision) -> Iterator[float]:
