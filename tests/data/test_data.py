@@ -388,7 +388,7 @@ def test_rows_go_into_trl(folder):
         (Value("float16"), 0.3, "0.3"),  # 0.300048828125 with all digits of its 16 bits
         (Value("float32"), 0.1, "0.1"),
         (Value("float32"), 16777216.0, "16777216"),
-        (List(Value("float32")), [0.1, 2.5], ["0.1", "2.5"]),
+        (List(Value("float32")), [0.1], "0.1"),  # several numbers may be one answer, and are refused
         (Value("float64"), 0.1 + 0.2, "0.30000000000000004"),
     ],
 )
