@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from all_families import FAMILIES as ALL_FAMILIES
+from all_families import TEXT_ONLY
 from peft import LoraConfig, get_peft_model
-from support import adapo_trainer, full_but
+from support import adapo_trainer, drawn_rows, full_but
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -42,6 +44,7 @@ from trl_mmreason.generation.live_rows import (
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
+from trl_mmreason.training.construction import pad_left
 
 LENGTHS = [2, 9, 3, 24, 4, 5, 1, 12]
 END = 5
@@ -164,6 +167,28 @@ def test_prompts_of_too_many_tokens_are_read_some_at_a_time(family, place, rows,
     assert seen[: len(parts) + 1] == [*parts, 8]
     assert divided.equal(ids)
     torch.testing.assert_close(first_divided, first, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", full_but("ovis2", sorted(ALL_FAMILIES.keys() - {"mllama"})))
+def test_any_family_answers_the_same_where_prompts_are_divided(family, monkeypatch):
+    """MLlama is refused in training. Ovis2 encodes images into more than transformers selects, and is not divided."""
+    model, processor = ALL_FAMILIES[family]()
+    pad_left(processor)
+    said = [{"role": "user", "content": "What is shown?"}]
+    images = [[] if family in TEXT_ONLY else row["images"][:2] for row in drawn_rows(5)]
+    inputs = collate([encode(processor, said, each) for each in images if each or family != "paligemma"], 0)
+
+    def answered():
+        logprobs = SampledLogprobs(1.0)
+        decode = partial(decode_live_rows, logprobs=logprobs)
+        ids = model.eval().generate(**inputs, custom_generate=decode, max_new_tokens=2, do_sample=False, pad_token_id=0)
+        return ids, torch.tensor(logprobs.of_rows([[0]] * len(ids)))  # of first tokens
+
+    ids, expected = answered()
+    monkeypatch.setattr(live_rows, "_TOKENS_A_PASS", 2 * inputs["input_ids"].shape[1])
+    divided, found = answered()
+    assert divided.equal(ids)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

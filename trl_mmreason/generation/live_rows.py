@@ -45,6 +45,8 @@ _OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
 """Settings whose logits processors keep the prompts that the batch began with."""
 _FEATURES_OF: Any = getattr(generation_utils, "_slice_mm_encoder_output", None)
 """Selects features of images, which `generate` encodes before it reads the prompts; missing in old transformers."""
+_FEATURE_FIELDS = {"pooler_output", "deepstack_features", "last_hidden_state", "hidden_states", "attentions"}
+"""What models read of these, or do not; Ovis2 has further ones, which are not selected."""
 _GENERATE = GenerationMixin.generate  # transformers' own, whatever is set in its place later
 Ended = Callable[[list[int], list[list[int]]], None]
 _TOKENS_A_PASS = 2**14
@@ -299,6 +301,8 @@ def _can_divide(features: Any, placeholders: Any) -> bool:
     """
     pooled, deep = (getattr(features, name, None) for name in ("pooler_output", "deepstack_features"))
     if _FEATURES_OF is None or not isinstance(placeholders, Tensor) or pooled is None:
+        return False
+    if features.keys() - _FEATURE_FIELDS:
         return False
     if deep is not None and not isinstance(deep[0][0], Tensor):
         return False
