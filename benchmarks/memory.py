@@ -26,6 +26,7 @@ from trl_mmreason.cli.doctor.memory import (
 from trl_mmreason.cli.doctor.passes import cache_bytes
 from trl_mmreason.cli.doctor.settings import MethodParser, read_settings
 from trl_mmreason.compat.model_parts import freeze_vision_encoder
+from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.generation import live_rows
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.training.prompt_length import prompt_length
@@ -223,10 +224,10 @@ def memory(*, tokens: int = 64, batch: int = 4, a_pass: int | None = None, limit
         limit: largest share by which measured and estimated bytes may differ.
     """
     torch.manual_seed(0)
-    live_rows._TOKENS_A_PASS = a_pass or live_rows._TOKENS_A_PASS
+    read_so = replaced(live_rows, _TOKENS_A_PASS=a_pass or live_rows._TOKENS_A_PASS)
     result = Result()
     print("| run | measured, MiB | estimated, MiB | measured / estimated |\n|---|---|---|---|")
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, read_so:
         for case in CASES:
             policy = Path(folder) / case.family / "policy"
             if not policy.exists():

@@ -10,6 +10,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from trl_mmreason.data.folders import write_whole
 from trl_mmreason.generation import SamplingParams
 from trl_mmreason.generation.protocols import Direct
 from trl_mmreason.generation.transformers_engine import TransformersEngine
@@ -57,7 +58,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
         return
     start.refuse_source(arm)
     rows = _solutions(start) if settings.pop("solutions", False) else _rows(start, dict(settings.pop("choose", {})))
-    (folder / "right.json").write_text(json.dumps(_right(rows, start)))
+    write_whole(folder / "right.json", json.dumps(_right(rows, start)))
     share = float(settings.pop("share", 1.0))
     rows = rows.shuffle(seed=start.seed).select(range(max(1, round(share * len(rows)))))
     args = OffPolicyRewardConfig(str(folder), **start.of("sft", settings))

@@ -269,24 +269,20 @@ def _passes(model: PreTrainedModel, input_ids: Tensor, model_kwargs: dict[str, A
     rows = torch.arange(len(input_ids), device=input_ids.device)
     parts = rows.split(rows_a_pass(input_ids.shape[1]))
     encoded = model_kwargs.get("mm_encoder_outputs") or {}
-    token_ids: dict[str, Any] = {modality: getattr(model.config, f"{modality}_token_id", None) for modality in encoded}
+    places = {kind: input_ids == getattr(model.config, f"{kind}_token_id", None) for kind in encoded}
     others = {name for name, value in model_kwargs.items() if isinstance(value, Tensor) and name not in _BY_TOKEN}
-    is_known = _can_leave(model_kwargs) and not others
-    divisible = all(_can_divide(features, input_ids == token_ids[kind]) for kind, features in encoded.items())
-    if len(parts) == 1 or not (is_known and divisible):
+    is_known = len(parts) > 1 and not others and _can_leave(model_kwargs)
+    if not is_known or not all(_can_divide(features, places[kind]) for kind, features in encoded.items()):
         yield slice(None), model_kwargs
         return
     empty = deepcopy(_cache_of(model_kwargs))
     for part in parts:
         given = {name: deepcopy(empty) if isinstance(value, Cache) else value for name, value in model_kwargs.items()}
-        for name in _BY_TOKEN:
-            if given.get(name) is not None:
-                given[name] = given[name].index_select(-2, part)
+        _select_rows(given, part)
         if encoded:
             given["mm_encoder_outputs"] = {}
         for modality, features in encoded.items():
-            row_of_feature = (input_ids == token_ids[modality]).nonzero()[:, 0]
-            own = torch.isin(row_of_feature, part)
+            own = torch.isin(places[modality].nonzero()[:, 0], part)
             if own.any():
                 given["mm_encoder_outputs"][modality] = _FEATURES_OF(features, own)
         yield part, given

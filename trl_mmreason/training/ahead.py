@@ -40,7 +40,7 @@ MESSAGE_SECONDS = 60.0
 
 
 @dataclass
-class Flight:
+class RolloutAhead:
     """A rollout that the server samples.
 
     Attributes:
@@ -69,7 +69,7 @@ class Ahead:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._flight: Flight | None = None
+        self._flight: RolloutAhead | None = None
         self._weights = ""  # name of those that the server has; "" before the first
         self._run = uuid4().hex
         args = trainer.args
@@ -135,7 +135,7 @@ class Ahead:
         if self._weights or self._flight is not None:
             self._sync()
 
-    def _begin(self, inputs: list[dict[str, Any]]) -> Flight:
+    def _begin(self, inputs: list[dict[str, Any]]) -> RolloutAhead:
         """Let the server sample a rollout of rows of this process and of the others."""
         trainer = self._trainer
         prompts = [row["prompt"] for row in inputs]
@@ -143,7 +143,7 @@ class Ahead:
         trainer._rows, trainer._sampled = rows, list(enumerate(rows))
         begin(trainer, trainer._prompts_of(rows))
         trainer._grouped = None
-        flight = Flight(prompts, rows, trainer.trajectories, trainer.state.global_step, None, Event())
+        flight = RolloutAhead(prompts, rows, trainer.trajectories, trainer.state.global_step, None, Event())
         talks = trainer.max_turns > 1  # else nobody reads rows
         own = [(each.row if talks else {}, each.prompt.ids, each.images) for each in flight.trajectories]
         everyone = gather_object(own)
@@ -174,7 +174,7 @@ class Ahead:
         client.check_weights(weights)
         return trajectories
 
-    def _take(self, flight: Flight) -> Exception | None:
+    def _take(self, flight: RolloutAhead) -> Exception | None:
         """Wait for a rollout and give each process its turns; gives why there are none if the server is lost."""
 
         def wait() -> list[Any]:
@@ -194,7 +194,7 @@ class Ahead:
             each.images += [image for message in messages for image in message.images]
         return None
 
-    def _waited(self, flight: Flight) -> list[Trajectory]:
+    def _waited(self, flight: RolloutAhead) -> list[Trajectory]:
         """In the main process: what a flight's thread has sampled, or its error."""
         generation, client = self._trainer.vllm_generation, self._trainer.vllm_generation.vllm_client
         assert flight.answers is not None
@@ -303,7 +303,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def _leave(flight: Flight) -> None:
+def _leave(flight: RolloutAhead) -> None:
     """Let a flight's thread end after its turn, and the process at any time."""
     flight.left.set()
     if flight.answers is not None and not flight.answers.done():
