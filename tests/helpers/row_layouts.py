@@ -70,6 +70,13 @@ VERL_ROW = {
     "images": [RED],
     "answer": "red",
 }
+PREFERENCE = {
+    "id": "rows-0",
+    "prompt": [user("Which?")],
+    "images": [RED],
+    "chosen": [{"role": "assistant", "content": "Red."}],
+    "rejected": [{"role": "assistant", "content": "Blue."}],
+}
 VERL_LEFT_OUT = ["data_source", "ability", "reward_model.style", "extra_info"]
 
 LAYOUTS = {
@@ -237,15 +244,7 @@ LAYOUTS = {
             },
             {"conversations": [human("Which?")], "chosen": gpt(""), "rejected": gpt("Blue."), "images": []},
         ],
-        [
-            {
-                "id": "rows-0",
-                "prompt": [user("Which?")],
-                "images": [RED],
-                "chosen": [{"role": "assistant", "content": "Red."}],
-                "rejected": [{"role": "assistant", "content": "Blue."}],
-            }
-        ],
+        [PREFERENCE],
         [],
         kind="preferences",
     ),
@@ -259,15 +258,7 @@ LAYOUTS = {
             },
             {"messages": [user("Which?")], "rejected_response": "Blue.", "images": []},
         ],
-        [
-            {
-                "id": "rows-0",
-                "prompt": [user("Which?")],
-                "images": [RED],
-                "chosen": [{"role": "assistant", "content": "Red."}],
-                "rejected": [{"role": "assistant", "content": "Blue."}],
-            }
-        ],
+        [PREFERENCE],
         [],
         kind="preferences",
     ),
