@@ -269,7 +269,7 @@ def _passes(model: PreTrainedModel, input_ids: Tensor, model_kwargs: dict[str, A
     rows = torch.arange(len(input_ids), device=input_ids.device)
     parts = rows.split(rows_a_pass(input_ids.shape[1]))
     encoded = model_kwargs.get("mm_encoder_outputs") or {}
-    places = {kind: input_ids == getattr(model.config, f"{kind}_token_id", None) for kind in encoded}
+    places: dict[str, Any] = {kind: input_ids == getattr(model.config, f"{kind}_token_id", None) for kind in encoded}
     others = {name for name, value in model_kwargs.items() if isinstance(value, Tensor) and name not in _BY_TOKEN}
     is_known = len(parts) > 1 and not others and _can_leave(model_kwargs)
     if not is_known or not all(_can_divide(features, places[kind]) for kind, features in encoded.items()):
