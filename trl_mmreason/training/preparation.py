@@ -13,6 +13,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from ..compat.adapters import fill_reference_adapter, prepare_head
 from ..compat.chat_template import warn_of_moved_images
 from ..compat.fused_head import fused_head_output, use_own_head_output
+from ..compat.head_input import keep_head_input_whole
 from ..compat.input_hooks import keep_one_input_hook
 from ..compat.known_images import encode_images_once
 from ..compat.learned_positions import count_positions_from_the_first_token
@@ -127,6 +128,7 @@ def prepare_policy(policy: Any, processing_class: Any, reference_of: Any = None)
     exact_rotary_frequencies(base)
     name_own_layers(base)
     use_whole_head(base)
+    keep_head_input_whole(base)
     use_matrix_product_for_patches(base)
     keep_one_input_hook(base)
     count_positions_from_the_first_token(base)
