@@ -27,7 +27,7 @@ BENCHMARKS = {
     "two_turns": ("two_turns", "ceiling"),
     "models": ("patches", "hooks", "process_reward"),
     "grading": ("grading", "labelled"),
-    "examples": ("seeds", "precision", "reflections"),
+    "examples": ("seeds", "precision", "pretrained", "reflections"),
     "scaling": ("scaling",),
     "gpu_check": ("gpu_check",),
     "rollout_scheduler": ("micro_batches", "reference_pass", "oversampling", "curves", "refill"),
