@@ -20,7 +20,7 @@ from trl_mmreason.compat.model_parts import placeholder_ids
 from trl_mmreason.generation import Failure, Request, SamplingParams, derive_seed
 from trl_mmreason.generation.batch import collate, encode, end_of_turn_ids, generate
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
-from trl_mmreason.generation.transformers_engine import TransformersEngine
+from trl_mmreason.generation.transformers_engine import TransformersEngine, beyond_rounding
 from trl_mmreason.training.checkpoint import CheckpointError
 
 GREEDY = SamplingParams(max_new_tokens=8, temperature=0)
@@ -559,3 +559,17 @@ def test_no_process_waits_for_another_at_each_token(qwen, monkeypatch):
     monkeypatch.setattr(qwen.model, "generate", spied)
     qwen.sample([Request(QUESTION)], GREEDY)
     assert seen == [False]
+
+
+def test_a_certain_token_that_is_rounded_is_no_effect_of_padding():
+    """A logit of 40.25 that becomes 40 in bfloat16 moves the log-probabilities of all other tokens by a quarter."""
+    alone = torch.tensor([40.25, 3.0, 2.0, -1.0])
+    assert beyond_rounding([alone.bfloat16().float()], [alone], exact=False) == 0
+    assert beyond_rounding([alone + torch.tensor([0.0, 0.5, -0.5, 0.3])], [alone], exact=False) == pytest.approx(0.3)
+    assert beyond_rounding([alone + torch.tensor([0.0, 0.0, 0.0, 0.02])], [alone], exact=True) == pytest.approx(0.02)
+
+
+def test_tokens_after_another_likeliest_one_are_not_compared():
+    first, second = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 0.0])
+    apart = [torch.zeros(3), torch.full((3,), 9.0)]
+    assert beyond_rounding([first, apart[0]], [second, apart[1]], exact=True) == 1

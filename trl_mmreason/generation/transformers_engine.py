@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 _WINDOW = 8  # batches of requests are encoded and sorted by length at a time, as their pixels fill memory
 _COMPARED = 3  # tokens
-_EXACT, _ROUNDED = 0.01, 0.2  # nats: in float32, and of the median token in other dtypes
+_EXACT, _ROUNDED = 0.01, 0.2  # of logits: in float32, and of the median token in other dtypes
 _OWN_SETTINGS = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # `SamplingParams` decides them
 
 
@@ -186,7 +186,7 @@ class TransformersEngine:
                 self._is_checked = True
                 if difference := self._difference_of_padding(prompts[0], prompts[-1]):
                     _logger.warning(
-                        "Padding changes what %s says, by %.2g nats per token: rows are answered one by one, slower.",
+                        "Padding changes what %s says, by %.2g in logits: rows are answered one by one, slower.",
                         type(self.model).__name__,
                         difference,
                     )
@@ -214,13 +214,13 @@ class TransformersEngine:
         return results
 
     def _difference_of_padding(self, long: _Encoded, short: _Encoded) -> float:
-        """By how many nats the first tokens of a row are others beside a longer row than alone, beyond rounding."""
+        """By how much logits of a row's first tokens are others beside a longer row than alone, beyond rounding."""
         found: list[list[torch.Tensor]] = []
         for prompts in ([long.prompt, short.prompt], [short.prompt]):
-            scores: list[torch.Tensor] = []
+            steps: list[torch.Tensor] = []
 
-            def record(ids: torch.Tensor, logits: torch.Tensor, scores: Any = scores) -> torch.Tensor:
-                scores.append(logits[-1].float().log_softmax(-1))
+            def record(ids: torch.Tensor, logits: torch.Tensor, steps: Any = steps) -> torch.Tensor:
+                steps.append(logits[-1].float())
                 return logits
 
             settings: dict[str, Any] = {"max_new_tokens": _COMPARED, "min_new_tokens": _COMPARED}
@@ -228,15 +228,8 @@ class TransformersEngine:
                 generate(self.model, self.processing_class, prompts, logits_processor=[record], **settings)
             except (RuntimeError, IndexError):  # what that means is for `_generate` to find out
                 return 0.0
-            found.append(scores)
-        exact = self.model.dtype == torch.float32
-        worst = 0.0
-        for beside, alone in zip(*found, strict=False):
-            differences = (beside - alone).nan_to_num(0.0).abs()  # of tokens that are suppressed in both
-            worst = max(worst, float(differences.max() if exact else differences.median()))
-            if beside.argmax() != alone.argmax():
-                break
-        return worst if worst > (_EXACT if exact else _ROUNDED) else 0.0
+            found.append(steps)
+        return beyond_rounding(*found, exact=self.model.dtype == torch.float32)
 
     def _too_large(self, prompt_tokens: int, sampling_params: SamplingParams) -> Failure:
         reason = (
@@ -293,6 +286,25 @@ class TransformersEngine:
             text = cut_behind_stop(decode_after_prefix(self._tokenizer, text_ids, row.prefix_ids), sampling_params.stop)
             samples.append(Sample(text, "stop" if reason == "stop" else "length", ids, logprobs))
         return samples
+
+
+def beyond_rounding(beside: Sequence[torch.Tensor], alone: Sequence[torch.Tensor], *, exact: bool) -> float:
+    """By how much logits differ, if that is more than rounding; 0 otherwise.
+
+    Logits, not log-probabilities: in bfloat16 a token with a logit of 40 is rounded to a quarter, and where it is all
+    but certain every other log-probability moves by as much.
+
+    Args:
+        beside, alone: (V,) logits of each step, compared up to the first in which another token is the likeliest.
+        exact: of float32, where no token may differ; of other dtypes the median one.
+    """
+    worst = 0.0
+    for one, other in zip(beside, alone, strict=False):
+        differences = (one - other).nan_to_num(0.0).abs()  # of tokens that are suppressed in both
+        worst = max(worst, float(differences.max() if exact else differences.median()))
+        if one.argmax() != other.argmax():
+            break
+    return worst if worst > (_EXACT if exact else _ROUNDED) else 0.0
 
 
 def _check_fits(model: PreTrainedModel, processing_class: Any) -> None:
