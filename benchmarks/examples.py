@@ -196,6 +196,7 @@ def pretrained(
         seed, arm = run
         method, _, times = PRETRAINED[arm]
         options = [*PRECISIONS[precision], "--max_steps", str(times * updates), "--eval_rows", "200"]
+        options += ["--resume_from_checkpoint", "auto"]
         return run_example(method, seed, root / f"{method}-{seed}", options, config="pretrained")
 
     runs = [(seed, arm) for seed in seeds for arm in PRETRAINED]

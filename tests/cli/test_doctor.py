@@ -284,6 +284,9 @@ def failures(capsys, config, given):
         ({"max_prompt_length": 10}, "training: of 16 prompts 16 are longer than max_prompt_length=10; the longest has"),
         ({"attn_implementation": "flassh"}, "training: attn_implementation: flassh, expected one of eager, "),
         ({"push_to_hub": True}, "training: push_to_hub: true needs a token of the Hub, and there is none. Fix: log in"),
+        ({"lora_r": 8}, "adapo: lora_r=8 is of an adapter, and without use_peft all weights are trained. Fix: --use_p"),
+        ({"eval_strategy": "steps", "eval_steps": 2}, "training: evaluation during training has no rows. Fix: eval_da"),
+        ({"model_name_or_path": None}, "model_name_or_path: no policy is named. Fix: give a Hub id, or a folder"),
     ],
 )
 def test_what_training_would_refuse_late_is_found(given, message, tmp_path, monkeypatch, capsys):

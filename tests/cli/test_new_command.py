@@ -50,6 +50,12 @@ def test_a_recipe_that_training_takes(folder, capsys):
         main(["new", "adapo", "--data", "my.jsonl", "--model", "org/model"])
 
 
+def test_a_model_that_is_not_here_is_named(folder, capsys):
+    with pytest.raises(SystemExit, match="training will not take a.yaml as it is; see the lines that begin with FAIL"):
+        main(["new", "adapo", "--data", "my.jsonl", "--model", "./lost", "--output", "a.yaml", *COLUMNS])
+    assert "FAIL  model_name_or_path: there is no ./lost. Fix: give a Hub id, or a folder" in capsys.readouterr().out
+
+
 def test_without_rows_to_compare_on_that_is_said(folder, capsys):
     main(["new", "adapo", "--data", "my.jsonl", "--model", "m", "--output", "a.yaml", *COLUMNS])
     assert "Nothing is compared before and after training without --eval-data." in capsys.readouterr().out

@@ -61,6 +61,29 @@ def test_choices_that_no_prompt_lists_are_warned_of_once(tmp_path, caplog):
         assert "r: 2 of 6 prompts, the first that of 'r-4', do not list the `choices` of their rows" in warning
 
 
+def test_a_context_that_the_model_never_sees_is_warned_of(tmp_path, caplog):
+    # ScienceQA and MMBench keep what a question rests on in `hint`
+    rows = [{"question": "Who wins?", "answer": "Ann", "hint": "Ann is faster.", "meta": {"context": "x", "page": 1}}]
+    file = write_lines(tmp_path / "r.jsonl", rows)
+    load_rows(file, keep_columns=["hint", "meta"])
+    assert not caplog.records
+    load_rows(file, columns={"category": "meta.page"})
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(
+        "r: left out is what a question may need, in ['hint', 'meta.context']. Fix: write it into"
+    )
+
+
+def test_customary_names_are_read_in_capitals_too(tmp_path):
+    file = write_lines(tmp_path / "r.jsonl", [{"Question": "1 + 1?", "ANSWER": "2", "answers": ["3"], "Id": "a"}])
+    loaded = load_rows(file)
+    assert loaded.columns == {"prompt": "Question", "answer": "ANSWER", "id": "Id"}
+    both = write_lines(tmp_path / "both.jsonl", [{"Question": "no", "question": "yes", "answer": "2"}])
+    assert load_rows(both).columns["prompt"] == "question"
+    with pytest.raises(DataError, match=r"prompt could be any of \['Problem', 'PROBLEM'\]"):
+        load_rows(write_lines(tmp_path / "two.jsonl", [{"Problem": "no", "PROBLEM": "yes", "answer": "2"}]))
+
+
 def test_letters_of_choices_that_the_model_never_sees_are_warned_of_once(tmp_path, caplog):
     # MMBench and VLMEvalKit keep each choice in a column of its letter, PMC-VQA in "Choice A"
     choices = {"A": "red", "B": "blue", "C": "nan"}

@@ -58,6 +58,12 @@ class SourceColumns(NamedTuple):
     def __contains__(self, column: object) -> bool:
         return column in self.outer or column in self.fields
 
+    def named(self, name: str) -> list[str]:
+        """Those of a customary name: itself, or else those that differ from it in upper and lower case alone."""
+        if name in self:
+            return [name]
+        return [column for column in (*self.outer, *self.fields) if column.casefold() == name.casefold()]
+
 
 def find_columns(
     present: SourceColumns,
@@ -89,11 +95,13 @@ def find_columns(
     if "prompt" in columns and columns["prompt"] is None:
         raise DataError(f"{source_name}: columns has no column for prompt (None), which every row needs: name one")
     source_columns: dict[str, str] = {}
+    candidates: list[str | None]
     for name in names:
         if name in columns:
             candidates = [] if columns[name] is None else [columns[name]]
         else:
-            candidates = [name] if name in present else [each for each in SYNONYMS.get(name, ()) if each in present]
+            synonyms = (column for each in SYNONYMS.get(name, ()) for column in present.named(each))
+            candidates = [*(present.named(name) or synonyms)]
             if name == "prompt" and not candidates:
                 candidates = [each for each in CONVERSATIONS if each in present]
             if name == ends and not candidates and source_columns.get("prompt") in CONVERSATIONS:

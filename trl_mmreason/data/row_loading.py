@@ -27,7 +27,12 @@ from .row_columns import SourceColumns, find_columns, left_out_columns
 from .row_kinds import KINDS, RowKindName
 from .row_sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 from .row_values import NUMBER, RefusedValue, cell, number_as_text
-from .row_warnings import warn_of_several_answers, warn_of_unlisted_choices, warn_of_unlisted_letters
+from .row_warnings import (
+    warn_of_context,
+    warn_of_several_answers,
+    warn_of_unlisted_choices,
+    warn_of_unlisted_letters,
+)
 from .rows import MESSAGES, TOLERANCE, DataError, RowProblem, RowReader
 from .unseen_media import is_media_column
 from .video import VIDEO_NAMES
@@ -235,6 +240,7 @@ def _load_source(source: Any, reading: _Reading, max_rows: int | None, seed: int
     left_out = left_out_columns(present, [*columns.values(), *keep_columns])
     if left_out:
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
+        warn_of_context(left_out, table.name)
 
     unread = left_out
     if "images" in reading.columns:  # which images the model sees has been decided; `None`: no media at all

@@ -11,7 +11,18 @@ from datasets import Dataset
 from ..grading.extraction import read_gold
 
 logger = logging.getLogger(__name__)
+_CONTEXTS = {"context", "hint", "passage", "table"}
 _LONGEST_LETTER = 20  # characters of an answer that is a letter: \boxed{\text{(A)}}
+
+
+def warn_of_context(left_out: Sequence[str], source_name: str) -> None:
+    """Warn of columns that are left out and that questions rest on in ScienceQA, TabMWP or reading comprehension."""
+    if contexts := [column for column in left_out if column.rsplit(".", 1)[-1].casefold() in _CONTEXTS]:
+        logger.warning(
+            "%s: left out is what a question may need, in %s. Fix: write it into the prompt.",
+            source_name,
+            contexts,
+        )
 
 
 def warn_of_unlisted_choices(dataset: Dataset, source_name: str) -> None:

@@ -30,6 +30,8 @@ from .sections import StagedArguments, setting_faults, values_of, without_gpu
 _LIBRARIES = ("trl", "transformers", "builtins")
 _FIRST = ("columns", "image_root", "max_steps", "log_completions", "resume_from_checkpoint", "overwrite_output_dir")
 """What `--help` shows beside what the recipes set."""
+_OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters")
+"""Settings of TRL's that change nothing without `use_peft`."""
 
 
 class _Formatter(HelpFormatter, RawDescriptionHelpFormatter):
@@ -161,6 +163,13 @@ class ScriptParser(TrlParser):
         if isinstance(part, TrainingArguments):
             refuse_impossible(type(part).__name__, vars(part))
             resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
+        if isinstance(part, ModelConfig) and not part.use_peft:
+            for name in _OF_ADAPTERS:
+                if (value := getattr(part, name)) != getattr(ModelConfig, name):
+                    raise ValueError(
+                        f"{name}={value!r} is of an adapter, and without use_peft all weights are trained. Fix: "
+                        f"--use_peft true, or leave {name} out"
+                    )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; refuse unknown options before configurations are made, which refuse other things."""

@@ -75,6 +75,8 @@ def examine(config: str | None, model: str | None, methods: Sequence[str], *, we
             return
         common, stages = settings.read_settings(config, parser.configs)
         model = model or common["model_name_or_path"]
+        if model is None and not parser.reads:
+            yield from settings.check_policy(model)
         yield from settings.check_files(common, parser.reads)
         yield from settings.of_all_stages(settings.check_settings, stages)
         stages = {where: each for where, each in stages.items() if settings.can_be_estimated(each)}

@@ -61,6 +61,7 @@ def run(arguments: Namespace) -> None:
     recipe = recipe_text(arguments.method, _settings(arguments))
     output.write_text(recipe, encoding="utf-8")
     parser, findings = settings.check_method(str(output), (arguments.method,))
+    findings += settings.check_policy(arguments.model)
     if parser is not None:
         findings += settings.check_files(settings.read_settings(str(output), parser.configs)[0], parser.reads)
     left = [f"{one['name']}: {one['what']}" for one in map(_TO_FILL_IN.match, recipe.splitlines()) if one]

@@ -158,8 +158,15 @@ def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | No
     return parser, [Finding("FAIL", text) for text in texts]
 
 
+def check_policy(name: str | None) -> Iterator[Finding]:
+    """Check that a configuration names a policy, and that it exists if it is a local one."""
+    if name is None or is_missing_path(name):
+        what = "no policy is named" if name is None else f"there is no {name}"
+        yield Finding("FAIL", f"model_name_or_path: {what}.", "give a Hub id, or a folder with a model.")
+
+
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """List what a stage needs and this machine lacks."""
+    """List what a stage needs, and this machine or the configuration lacks."""
     own, shared = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
     for missing in missing_packages(settings):
         option = {"report_to": shared, "attn_implementation": "--", "vllm": "--"}.get(missing.setting, own)
@@ -169,6 +176,10 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
         setting = "bf16: true" if settings["bf16"] else "bf16, on by default,"
         fix = f"{shared}bf16 false {shared}use_cpu true, or a machine with one."
         yield Finding("FAIL", f"{where}: {setting} asks for a GPU, and there is none.", fix)
+    during = settings["eval_strategy"] not in ("no", False) or settings["eval_on_start"]  # YAML reads no as False
+    if where == _ONLY_STAGE and during and settings.get("eval_dataset_name") is None:
+        fix = "eval_dataset_name: …, or eval_strategy: 'no' and eval_on_start: false."
+        yield Finding("FAIL", f"{where}: evaluation during training has no rows.", fix)
     kernel, known = settings["attn_implementation"], ["eager", *ALL_ATTENTION_FUNCTIONS]
     if kernel is not None and "/" not in kernel and kernel not in known:
         yield Finding("FAIL", f"{where}: attn_implementation: {kernel}, expected one of {', '.join(known)}.")
