@@ -346,6 +346,17 @@ def test_prompts_that_fit_are_said_to(tmp_path, capsys):
     assert "ok    training: of 16 prompts 0 are longer than max_prompt_length=40; the longest has 33 tokens." in lines
 
 
+def test_memory_is_estimated_for_the_prompts_that_are_there(tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(TRAINABLE))
+    _, lines = doctor(capsys, "--config", config)
+    answers = 2 * 5000  # of two turns, at the default limit
+    assert f"{33 + answers} tokens, 33 of them in the longest of the first prompts, 25 for its image at" in lines[-1]
+    config.write_text(json.dumps({**TRAINABLE, "dataset_name": "owner/of_the_hub"}))
+    _, lines = doctor(capsys, "--config", config)
+    assert f"{1024 + answers} tokens, 1024 of them assumed for a prompt, 768 for its image at" in lines[-1]
+
+
 def test_a_file_that_several_methods_take_is_checked_as_one_of_the_method_that_is_named(tmp_path, capsys):
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({**TRAINABLE, "max_prompt_length": 40}))

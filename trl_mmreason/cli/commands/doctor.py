@@ -63,6 +63,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str], *, we
     yield from machine.check_devices()
     yield from machine.check_contract(changes)
     stages: dict[str, dict[str, Any]] = {}
+    asking: set[str] = set()  # stages that ask questions
     if config is not None:
         try:
             settings.read_settings(config)  # before a method is looked for, which decides on defaults
@@ -80,8 +81,9 @@ def examine(config: str | None, model: str | None, methods: Sequence[str], *, we
         yield from settings.check_files(common, parser.reads)
         yield from settings.of_all_stages(settings.check_settings, stages)
         stages = {where: each for where, each in stages.items() if settings.can_be_estimated(each)}
+        asking = {where for where in stages if issubclass(parser.configs.get(where, object), GRPOConfig)}
         for where, each in stages.items():
-            if issubclass(parser.configs.get(where, object), GRPOConfig):
+            if where in asking:
                 yield from settings.check_questions(each, where)
                 yield from settings.check_rows(each, where)
         stages |= {where: {**stages[where], "use_peft": False} for where in parser.whole if where in stages}
@@ -95,7 +97,8 @@ def examine(config: str | None, model: str | None, methods: Sequence[str], *, we
         return
     yield from check_conversation(processor, end_ids)
     yield from check_scoring(policy, processor, end_ids)
+    longest: dict[str, int | None] = {}
     for where, each in stages.items():
-        yield from check_prompts(processor, each, where)
-    for where, each in stages.items():
-        yield from memory.check_memory(load_for_checks(model)[0], each, where)  # each with an adapter of its own
+        longest[where] = (yield from check_prompts(processor, each, where)) if where in asking else None
+    for where, each in stages.items():  # each with an adapter of its own
+        yield from memory.check_memory(load_for_checks(model)[0], each, where, longest[where])

@@ -148,12 +148,12 @@ def _count(parameters: int) -> str:
     return f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
 
 
-def workload_of(model: Any, settings: Mapping[str, Any]) -> Workload:
-    """What the settings of a stage ask of the model in each process."""
+def workload_of(model: Any, settings: Mapping[str, Any], longest: int | None = None) -> Workload:
+    """What the settings of a stage ask of the model in each process, with the tokens of its longest known prompt."""
     rows = settings["per_device_train_batch_size"]
     steps, several = settings["gradient_accumulation_steps"], settings.get("steps_per_generation")
     sampled = settings.get("generation_batch_size") or rows * (several or steps)
-    prompt = settings.get("max_prompt_length") or _PROMPT_TOKENS
+    prompt = settings.get("max_prompt_length") or longest or _PROMPT_TOKENS
     answers, answer = 2 if settings.get("evaluation_prompt") else 1, settings["max_completion_length"] or 0
     if bound := settings.get("max_tokens_per_micro_batch"):
         steps, rows = steps * rows, min(rows, max(1, bound // (prompt + answers * answer)))
@@ -206,10 +206,13 @@ def weight_bytes(model: Any, settings: Mapping[str, Any]) -> float:
     return size * (count_parameters(model) - sum(each.numel() for each in linear)) + sum(low)
 
 
-def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> MemoryEstimate:
+def estimate_memory(
+    model: Any, settings: Mapping[str, Any], processes: int, longest: int | None = None
+) -> MemoryEstimate:
     """Estimate the memory of training on one GPU, and under ZeRO-2 and ZeRO-3 on so many processes.
 
-    The model is on the meta device, or a small one; it gets an adapter if the settings ask for one.
+    The model is on the meta device, or a small one; it gets an adapter if the settings ask for one. `longest` is the
+    tokens of the longest prompt that is known, where the settings do not bound prompts.
 
     Raises:
         ValueError: the model has not the parts that are to be frozen or trained.
@@ -218,7 +221,7 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
     model, has_adapter = _as_trained(model, settings)
     trained, of_adapter = count_parameters(model, trained=True), count_parameters(model) - parameters
     copies = 2 if settings["beta"] and not has_adapter else 1  # for a KL term; without its adapter a policy is its own
-    work, alone = workload_of(model, settings), precision_of(settings)
+    work, alone = workload_of(model, settings, longest), precision_of(settings)
     engine = alone._replace(weights=alone.computing or alone.weights, adapter=alone.computing or alone.weights)
     size, shared = ((each.adapter if has_adapter else each.weights).itemsize for each in (alone, engine))
     passes, optim = pass_bytes(model, work, alone), _name_of_optimizer(settings)
@@ -248,7 +251,8 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
             zero_stage=stage,
             processes=processes,
         )
-    assumed = [] if settings.get("max_prompt_length") else [f"{work.prompt} of them assumed for a prompt"]
+    reason = "of them in the longest of the first prompts" if longest else "of them assumed for a prompt"
+    assumed = [] if settings.get("max_prompt_length") else [f"{work.prompt} {reason}"]
     assumed += [f"{work.image} for its image"] if work.image else []
     batch = ", ".join([f"{work.rows} row{'' if work.rows == 1 else 's'} of {work.tokens} tokens", *assumed])
     stated = "".join(f"; layers of {part} by a usual factor, as they cannot be run" for part in passes.stated)
@@ -291,11 +295,11 @@ def _adapted(model: Any, adapter: Any, targets: Any) -> Any:
     return model
 
 
-def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+def check_memory(model: Any, settings: Mapping[str, Any], where: str, longest: int | None = None) -> Iterator[Finding]:
     """Say what a stage takes by `estimate_memory`, with a colocated vLLM, and whether it fits the GPUs here."""
     gpus = torch.cuda.device_count()
     try:
-        estimate = estimate_memory(model, settings, gpus if gpus > 1 else _MANY)
+        estimate = estimate_memory(model, settings, gpus if gpus > 1 else _MANY, longest)
     except ValueError as error:
         yield Finding("FAIL", f"{where}: {one_line(error)}")
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -175,21 +175,29 @@ def _keeps_thoughts(processor: Any) -> bool:
     return True
 
 
-def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Compare the first prompts of a stage's drawn or local data with `max_prompt_length`, where that is set."""
+def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> Generator[Finding, None, int | None]:
+    """Compare the first prompts of a stage's drawn or local questions with `max_prompt_length`, if that is set.
+
+    Returns:
+        Tokens of the longest one; `None` where they cannot be read, which `check_rows` explains.
+    """
     most, source = settings.get("max_prompt_length"), settings.get("dataset_name")
-    if most is None or not source or not (source.startswith(MINIATURE) or Path(source).expanduser().exists()):
-        return
+    is_drawn = str(source).startswith(MINIATURE)
+    if not source or not (is_drawn or Path(source).expanduser().exists()):
+        return None
     own = {each.name: settings[each.name] for each in fields(DataArguments) if each.name in settings}
     try:
         data = DataArguments(**own)
         rows = load_split(data, data.dataset_name, data.dataset_split, _ROWS, seed=0)
     except (DataError, OSError, ValueError) as error:
-        yield Finding("FAIL", f"{where}: {one_line(error)}")
-        return
+        if is_drawn:
+            yield Finding("FAIL", f"{where}: {one_line(error)}")
+        return None
     lengths = [prompt_length(row, processor, **(settings.get("chat_template_kwargs") or {})) for row in rows]
-    overlong = sum(length > most for length in lengths)
-    text = f"{where}: of {len(lengths)} prompts {overlong} are longer than max_prompt_length={most}; the longest has "
-    level = "FAIL" if overlong == len(lengths) else "note" if overlong else "ok"
-    fix = "raise it, or let the processor scale images down." if overlong else ""
-    yield Finding(level, f"{text}{max(lengths)} tokens.", fix)
+    if most is not None:
+        overlong = sum(length > most for length in lengths)
+        text = f"{where}: of {len(lengths)} prompts {overlong} are longer than max_prompt_length={most}; the longest "
+        level = "FAIL" if overlong == len(lengths) else "note" if overlong else "ok"
+        fix = "raise it, or let the processor scale images down." if overlong else ""
+        yield Finding(level, f"{text}has {max(lengths)} tokens.", fix)
+    return max(lengths)
