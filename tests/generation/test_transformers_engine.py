@@ -563,13 +563,17 @@ def test_no_process_waits_for_another_at_each_token(qwen, monkeypatch):
 
 def test_a_certain_token_that_is_rounded_is_no_effect_of_padding():
     """A logit of 40.25 that becomes 40 in bfloat16 moves the log-probabilities of all other tokens by a quarter."""
-    alone = torch.tensor([40.25, 3.0, 2.0, -1.0])
+    alone = torch.tensor([40.25, 2.0, 1.0, 0.0, -1.0])  # a standard deviation of 17.8
     assert beyond_rounding([alone.bfloat16().float()], [alone], exact=False) == 0
-    assert beyond_rounding([alone + torch.tensor([0.0, 0.5, -0.5, 0.3])], [alone], exact=False) == pytest.approx(0.3)
-    assert beyond_rounding([alone + torch.tensor([0.0, 0.0, 0.0, 0.02])], [alone], exact=True) == pytest.approx(0.02)
+    assert beyond_rounding([alone + 5], [alone], exact=True) == 0
+    moved = torch.tensor([0.0, 1.0, -1.0, 0.0, 2.0])  # from their median 0 by 0, 0, 1, 1 and 2
+    assert beyond_rounding([alone + moved], [alone], exact=False) == pytest.approx(1 / 17.812, rel=1e-3)
+    assert beyond_rounding([alone + moved], [alone], exact=True) == pytest.approx(2 / 17.812, rel=1e-3)
+    assert beyond_rounding([alone + moved / 20], [alone], exact=False) == 0
 
 
 def test_tokens_after_another_likeliest_one_are_not_compared():
     first, second = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 0.0])
-    apart = [torch.zeros(3), torch.full((3,), 9.0)]
-    assert beyond_rounding([first, apart[0]], [second, apart[1]], exact=True) == 1
+    apart = torch.tensor([0.0, 9.0, 0.0])
+    same = beyond_rounding([first], [second], exact=True)
+    assert same == beyond_rounding([first, apart], [second, -apart], exact=True) > 1

@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 _WINDOW = 8  # batches of requests are encoded and sorted by length at a time, as their pixels fill memory
 _COMPARED = 3  # tokens
-_EXACT, _ROUNDED = 0.01, 0.2  # of logits: in float32, and of the median token in other dtypes
+_EXACT, _ROUNDED = 0.005, 0.04  # of the spread of logits: any token in float32, the median one in other dtypes
 _OWN_SETTINGS = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # `SamplingParams` decides them
 
 
@@ -186,9 +186,10 @@ class TransformersEngine:
                 self._is_checked = True
                 if difference := self._difference_of_padding(prompts[0], prompts[-1]):
                     _logger.warning(
-                        "Padding changes what %s says, by %.2g in logits: rows are answered one by one, slower.",
+                        "Padding changes what %s says, by %.2g %% of its logits' spread: rows are answered one by one, "
+                        "slower.",
                         type(self.model).__name__,
-                        difference,
+                        100 * difference,
                     )
                     self.batch_size = 1
                     waiting.extendleft(reversed(batch))
@@ -214,7 +215,7 @@ class TransformersEngine:
         return results
 
     def _difference_of_padding(self, long: _Encoded, short: _Encoded) -> float:
-        """By how much logits of a row's first tokens are others beside a longer row than alone, beyond rounding."""
+        """By how much a row's first tokens have other logits beside a longer row than alone: `beyond_rounding`."""
         found: list[list[torch.Tensor]] = []
         for prompts in ([long.prompt, short.prompt], [short.prompt]):
             steps: list[torch.Tensor] = []
@@ -289,10 +290,10 @@ class TransformersEngine:
 
 
 def beyond_rounding(beside: Sequence[torch.Tensor], alone: Sequence[torch.Tensor], *, exact: bool) -> float:
-    """By how much logits differ, if that is more than rounding; 0 otherwise.
+    """By which share of their standard deviation logits differ, if that is more than rounding; 0 otherwise.
 
-    Logits, not log-probabilities: in bfloat16 a token with a logit of 40 is rounded to a quarter, and where it is all
-    but certain every other log-probability moves by as much.
+    Up to a constant, which changes no probability. In bfloat16 it is large where one token is all but certain: a logit
+    of 40 is rounded to a quarter, and the log-probabilities of all other tokens move by as much.
 
     Args:
         beside, alone: (V,) logits of each step, compared up to the first in which another token is the likeliest.
@@ -300,7 +301,9 @@ def beyond_rounding(beside: Sequence[torch.Tensor], alone: Sequence[torch.Tensor
     """
     worst = 0.0
     for one, other in zip(beside, alone, strict=False):
-        differences = (one - other).nan_to_num(0.0).abs()  # of tokens that are suppressed in both
+        known = one.isfinite() & other.isfinite()  # others are suppressed
+        differences = one[known] - other[known]
+        differences = (differences - differences.median()).abs() / other[known].std()
         worst = max(worst, float(differences.max() if exact else differences.median()))
         if one.argmax() != other.argmax():
             break
