@@ -566,9 +566,9 @@ def test_a_certain_token_that_is_rounded_is_no_effect_of_padding():
     alone = torch.tensor([40.25, 2.0, 1.0, 0.0, -1.0])  # a standard deviation of 17.8
     assert beyond_rounding([alone.bfloat16().float()], [alone], exact=False) == 0
     assert beyond_rounding([alone + 5], [alone], exact=True) == 0
-    moved = torch.tensor([0.0, 1.0, -1.0, 0.0, 2.0])  # from their median 0 by 0, 0, 1, 1 and 2
-    assert beyond_rounding([alone + moved], [alone], exact=False) == pytest.approx(1 / 17.812, rel=1e-3)
-    assert beyond_rounding([alone + moved], [alone], exact=True) == pytest.approx(2 / 17.812, rel=1e-3)
+    moved = torch.tensor([0.0, 2.0, -2.0, 0.0, 4.0])  # from their median 0 by 0, 0, 2, 2 and 4
+    assert beyond_rounding([alone + moved], [alone], exact=False) == pytest.approx(2 / 17.812, rel=1e-3)
+    assert beyond_rounding([alone + moved], [alone], exact=True) == pytest.approx(4 / 17.812, rel=1e-3)
     assert beyond_rounding([alone + moved / 20], [alone], exact=False) == 0
 
 
