@@ -3,12 +3,13 @@
 import base64
 import logging
 import os
+from pathlib import Path
 
 import datasets
 import numpy as np
 import PIL.Image
 import pytest
-from datasets import Dataset, load_dataset
+from datasets import Dataset, Features, List, Value, load_dataset
 from image_kinds import make_frames, make_images, saved
 from support import png, write_lines
 
@@ -82,6 +83,25 @@ def test_customary_names_are_read_in_capitals_too(tmp_path):
     assert load_rows(both).columns["prompt"] == "question"
     with pytest.raises(DataError, match=r"prompt could be any of \['Problem', 'PROBLEM'\]"):
         load_rows(write_lines(tmp_path / "two.jsonl", [{"Problem": "no", "PROBLEM": "yes", "answer": "2"}]))
+
+
+def test_the_pages_script_for_choices_by_number(monkeypatch):
+    columns = {"image": datasets.Image(), "answer": Value("int8"), "choices": List(Value("string"))}
+    features = Features({**columns, **dict.fromkeys(("question", "hint"), Value("string"))})
+    image = PIL.Image.new("RGB", (32, 32))
+    rows = [
+        {"image": image, "question": "Which?", "choices": ["red", "blue", "green"], "answer": 1, "hint": "Look."},
+        {"image": None, "question": "What?", "choices": ["x", "y"], "answer": 0, "hint": ""},
+    ]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: Dataset.from_list(rows, features=features))
+    page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
+    code = page.partition("### Choices by number")[2].partition("```python\n")[2].partition("```")[0]
+    exec(code, names := {})
+    loaded = names["rows"].dataset
+    prompts = [one[0]["content"] for one in loaded["prompt"]]
+    assert prompts == ["Look.\nWhich?\nA. red\nB. blue\nC. green", "What?\nA. x\nB. y"]
+    assert loaded["answer"][:] == ["B", "A"]
+    assert [len(images) for images in loaded["images"]] == [1, 0]
 
 
 def test_letters_of_choices_that_the_model_never_sees_are_warned_of_once(tmp_path, caplog):
