@@ -105,6 +105,15 @@ def test_of_a_row_with_a_missing_image_only_that_is_reported(folder):
     rows = [{"prompt": "?", "answer": "a"}, {"prompt": "<image1> Which?", "images": ["no.png"], "answer": "a"}]
     (problem,) = load_rows(write_lines(folder / "rows.jsonl", rows)).problems
     assert problem.reason == "missing image file"
+    assert "fix the path, or give the folder that relative paths start from (--image-root" in problem.message
+
+
+@pytest.mark.parametrize("path", ["/lost/no.png", "file:///lost/no.png"])
+def test_image_root_is_no_fix_for_an_absolute_path(folder, path):
+    rows = [{"prompt": "?", "answer": "a"}, {"prompt": "?", "images": [path], "answer": "a"}]
+    (problem,) = load_rows(write_lines(folder / "rows.jsonl", rows)).problems
+    fix = "fix the path, which is absolute, so that image_root does not change it"
+    assert problem.message == f"'/lost/no.png' does not exist; {fix}"
 
 
 def test_a_configuration_is_named_after_a_colon(folder):
