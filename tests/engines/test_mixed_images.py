@@ -6,7 +6,7 @@ import pytest
 import torch
 from processes import launch
 from support import FAMILY_NAMES
-from switch import EVERYDAY_ENGINES, environment
+from switch import environment
 
 # Two characters a step, one a process: images of its row. "----" is an epoch of text alone.
 ORDERS = ["1--1", "-121", "----", "2-12"]
@@ -40,7 +40,7 @@ def outcomes(checkpoints, policies, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("engine", EVERYDAY_ENGINES)
+@pytest.mark.parametrize("engine", ["ddp", "zero3", pytest.param("fsdp2", marks=pytest.mark.full)])
 def test_every_order_of_images_trains_as_under_ddp(engine, outcomes):
     reference, (first, second) = outcomes("ddp")[0], outcomes(engine)
     for run, expected, found, other in zip(RUNS, reference, first, second, strict=True):

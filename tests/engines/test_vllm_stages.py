@@ -6,6 +6,7 @@ from processes import launch
 from vllm_policies import random_policy, rule_out_placeholders, save
 
 pytest.importorskip("vllm")
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
