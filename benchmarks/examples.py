@@ -5,7 +5,6 @@ A run that was finished is read, not repeated.
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -14,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal
 
 from matplotlib.figure import Figure
 
-from study.intervals import t_quantile
+from study.intervals import Rule
 from trl_mmreason.evaluation.files import headline, read_evaluation
 from trl_mmreason.evaluation.metrics import Estimate, improves, metric_of
 from trl_mmreason.evaluation.training_run import read_state
@@ -81,6 +80,11 @@ def run_example(
     metrics = {path.parent.name: read_evaluation(path.parent).results.metrics for path in measured}
     shown = headline(next(iter(metrics.values())))
     return {f"{name} {policy}": found[name] for name in shown for policy, found in metrics.items()}
+
+
+def logged(folder: Path, name: str) -> list[float]:
+    """The values of a metric that a run logged."""
+    return [each[name] for each in read_state(folder)["log_history"] if name in each]
 
 
 def print_table(rows: Mapping[str, Estimates], verdicts: Mapping[str, bool], title: str) -> None:
@@ -215,9 +219,9 @@ def pretrained(
         "AdaPO's acc@t2 less GRPO's acc@t1": change("AdaPO", "acc_t2", ("GRPO", "acc_t1 after")),
     }
     for name, each in changes.items():
-        half = t_quantile(0.05, len(each) - 1) * stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
-        low, high = fmean(each) - half, fmean(each) + half
-        print(f"{name}: {100 * fmean(each):+.1f} points [{100 * low:.1f}, {100 * high:.1f}]")
+        mean = Rule(len(each), len(each)).interval(each)
+        low, high = mean.interval
+        print(f"{name}: {100 * mean.value:+.1f} points [{100 * low:.1f}, {100 * high:.1f}]")
     if picture:
         _draw_pretrained(root, seeds, picture)
     return Result(
@@ -232,8 +236,8 @@ def _draw_pretrained(root: Path, seeds: Sequence[int], picture: Path) -> None:
     for colour, (arm, (method, metric, times)) in enumerate(PRETRAINED.items()):
         points = []
         for seed in seeds:
-            logged = [each[metric] for each in read_state(root / f"{method}-{seed}")["log_history"] if metric in each]
-            parts = [logged[at : at + _A_POINT * times] for at in range(0, len(logged), _A_POINT * times)]
+            values = logged(root / f"{method}-{seed}", metric)
+            parts = [values[at : at + _A_POINT * times] for at in range(0, len(values), _A_POINT * times)]
             points.append([100 * fmean(part) for part in parts])
         updates = [_A_POINT * (place + 0.5) for place in range(len(points[0]))]
         for each in points:

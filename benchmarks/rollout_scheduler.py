@@ -16,11 +16,10 @@ from transformers import AutoConfig, GenerationConfig
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.compat.replaced import replaced
-from trl_mmreason.evaluation.training_run import read_state
 from trl_mmreason.miniature.models import build_model
 
 from .common import GROUP, ROOT, Result, lengths, make_questions, report, save_policy, take_turns
-from .examples import WITH_VLLM, print_table, run_example
+from .examples import WITH_VLLM, logged, print_table, run_example
 from .training import ALL_ROWS, ReplayAdaPO, draw_two_turns, measure_batch, prepare, settings
 
 
@@ -191,10 +190,10 @@ def _rollouts_with(policy: str, folder: str, rows: int, share: float, rollouts: 
 
     with replaced(engine, step=counted), replaced(trainer, _generate_and_score_completions=rolled_out):
         prepare(trainer)
-    logged = [each for each in trainer.state.log_history if "time/generation" in each][2:]
-    older = fmean(each.get("oversampling/older_tokens", 0.0) for each in logged)
-    seconds = sum(each["time/generation"] for each in logged)
-    count = rows * len(logged)
+    sampling = [each for each in trainer.state.log_history if "time/generation" in each][2:]
+    older = fmean(each.get("oversampling/older_tokens", 0.0) for each in sampling)
+    seconds = sum(each["time/generation"] for each in sampling)
+    count = rows * len(sampling)
     return {"a second": count / seconds, "a step": count / sum(steps[3:]), "older": older}
 
 
@@ -236,7 +235,7 @@ def curves(
         name: [run[name]["acc_t2 after"].value - run["in turn"]["acc_t2 after"].value for run in runs.values()]
         for name in ("oversampling", "ahead")
     }
-    older = [fmean(_logged(output_dir / f"{seed}_oversampling", "oversampling/older_tokens")) for seed in seeds]
+    older = [fmean(logged(output_dir / f"{seed}_oversampling", "oversampling/older_tokens")) for seed in seeds]
     for name, each in gains.items():
         print(f"acc@t2, {name} less in turn: {fmean(each):+.1%} in the mean")
     print(f"older tokens with oversampling: {fmean(older):.0%}")
@@ -295,10 +294,10 @@ def refill(
         refilling = [*common, "--refill_attempts", str(attempts)]
         found = {"dropped": run_example("adapo", seed, folders["dropped"], [*common, "--max_steps", str(steps)])}
         run_example("adapo", seed, folders["tried"], [*refilling, "--max_steps", str(steps)])
-        budget = _logged(folders["dropped"], "num_tokens")[-1]
-        fewer = sum(tokens <= budget for tokens in _logged(folders["tried"], "num_tokens"))
+        budget = logged(folders["dropped"], "num_tokens")[-1]
+        fewer = sum(tokens <= budget for tokens in logged(folders["tried"], "num_tokens"))
         found["refilled"] = run_example("adapo", seed, folders["refilled"], [*refilling, "--max_steps", str(fewer)])
-        tried = _logged(folders["refilled"], "refill/attempts")
+        tried = logged(folders["refilled"], "refill/attempts")
         print(f"seed {seed}: {steps} updates, {fewer} with refill; {sum(tried) / len(tried):.2f} attempts in the mean")
         return found
 
@@ -316,8 +315,3 @@ def refill(
     result = Result({"gains": gains})
     result.check(mean >= 0, f"Refill ends {-mean:.1%} lower for the same tokens.")
     return result
-
-
-def _logged(folder: Path, name: str) -> list[float]:
-    """The values of a metric that a run logged."""
-    return [each[name] for each in read_state(folder)["log_history"] if name in each]

@@ -47,7 +47,6 @@ _SOLUTION = re.compile(r"</?think>|<answer>|<CONCLUSION>", re.IGNORECASE)
 _CONCLUSION = re.compile(r"<CONCLUSION>((?:(?!<CONCLUSION>).)*)</CONCLUSION>", re.IGNORECASE | re.DOTALL)
 _LONGEST_ANSWER = 200  # characters of one line after the thought that is taken as it is
 NUMBER = "answer is a number"
-_IMAGE_ROOT = "or give the folder that relative paths start from (--image-root, or image_root=…)"
 
 
 def naming_column(name: str, column: str = "…") -> str:
@@ -328,8 +327,9 @@ def existing_file(path: str, image_root: Path, kind: str = "image") -> Path:
     file = local_path(path, image_root).absolute()
     if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
         is_absolute = os.path.isabs(path.removeprefix(_FILE_URL))
-        other = "which is absolute, so that image_root does not change it" if is_absolute else _IMAGE_ROOT
-        raise RefusedValue(f"missing {kind} file", f"{str(file)!r} does not exist; fix the path, {other}")
+        relative = "or give the folder that relative paths start from (--image-root, or image_root=…)"
+        rest = "which is absolute, so that image_root does not change it" if is_absolute else relative
+        raise RefusedValue(f"missing {kind} file", f"{str(file)!r} does not exist; fix the path, {rest}")
     return file
 
 
