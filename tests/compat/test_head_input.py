@@ -4,7 +4,7 @@ import torch
 from support import load
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trl_mmreason.compat.head_input import keep_head_input_whole
+from trl_mmreason.training.preparation import prepare_policy
 
 
 class HeadProducts(TorchDispatchMode):
@@ -36,5 +36,5 @@ def test_its_weight_is_not_multiplied_row_by_row(checkpoints):
         return products.names
 
     assert last_two() == ["bmm"]
-    keep_head_input_whole(model)
+    prepare_policy(model, processor)
     assert last_two() == ["mm"]
