@@ -67,6 +67,12 @@ CLAIMS = (
         ("With 64 questions an update it is better, too", "no number", "ours-64", "mean-64"),
     ),
     Claim(
+        "A judge that counts for more (temperatures of 0.1) is better",
+        "Eq. 7",
+        "no number: the paper has 1",
+        above("sharp", "ours", "accuracy"),
+    ),
+    Claim(
         "With 64 questions an update the average lets more responses be cut",
         "Eq. 12–14",
         "no number",
