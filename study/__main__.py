@@ -19,7 +19,7 @@ from .claims import claims_about, judge
 from .figures import draw_figures
 from .logged import with_logged
 from .parts import PARTS
-from .report import draw_histories, format_arms, format_claims, write_part
+from .report import draw_histories, format_arms, format_by_seed, format_claims, write_part
 from .running import BEFORE, StudyArguments, do_all, do_arm, outcomes
 
 
@@ -46,6 +46,8 @@ def main(args: StudyArguments) -> None:
             break
         args = args.with_another_seed()
     table = format_arms(found, module.METRICS)
+    if hasattr(module, "BY_SEED"):
+        table += "\n\n" + format_by_seed({seed: module.BY_SEED(folder / f"seed-{seed}") for seed in args.seeds})
     write_part(folder, args.settings, judged, table, args.decide)
     trained = {arm: runs for arm, runs in histories.items() if any(runs)}
     draw_histories(trained, module.PANELS, folder / "curves.png")

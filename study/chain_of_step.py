@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,29 @@ def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
     )
     train_once(trainer, finished.parent / "model")
     write_whole(finished, json.dumps(trainer.evaluate(), indent=2))
+
+
+def reward_model(folder: Path) -> dict[str, float]:
+    """Measure the process reward model of a seed.
+
+    Args:
+        folder: folder of the seed, with all arms done.
+
+    Returns:
+        Name → share: accuracy and AUROC of steps and answers on chains of held-out problems (Table 3), and of the
+        chosen chains of each round of DPO the share whose answer is right.
+    """
+    held_out = json.loads((folder / "prm" / "metrics.json").read_text())
+    found = {
+        f"reward model, {part} {measure}": held_out[f"eval_unseen_{part}_{measure}"]
+        for part, measure in product(("step", "answer"), ("accuracy", "auroc"))
+    }
+    for file in sorted(folder.glob("*/rounds.json")):
+        for made in json.loads(file.read_text()):
+            if "chosen_accuracy" in made.get("train", {}):
+                round_ = f"{file.parent.name}, pairs of round {made['round'] + 1}"
+                found[f"{round_}, chosen answers right"] = made["train"]["chosen_accuracy"]
+    return found
 
 
 def _stronger_base(start: Start) -> str:
@@ -373,6 +397,8 @@ FIGURES: tuple[Figure, ...] = (
         },
     ),
 )
+
+BY_SEED = reward_model
 
 PART = Part(
     lessons=PLAIN_ANSWERS,

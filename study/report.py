@@ -33,6 +33,16 @@ def format_arms(outcomes: Mapping[int, Mapping[str, QuestionTable]], metrics: Se
     return aligned(lines)
 
 
+def format_by_seed(measured: Mapping[int, Mapping[str, float]]) -> str:
+    """Format one line for each share that belongs to no question: the mean over seeds, and every seed's."""
+    names = dict.fromkeys(name for each in measured.values() for name in each)
+    lines = [["mean, by seed", "mean", *map(str, measured)]]
+    for name in names:
+        values = [each.get(name, nan) for each in measured.values()]
+        lines.append([name, *map(_POINTS.text, (float(np.nanmean(values)), *values))])
+    return aligned(lines)
+
+
 def format_claims(judged: Sequence[Judged]) -> str:
     """Format one line for each claim: the measurement and the verdict."""
     lines = [["claim", "paper", "measured [95 % interval]", "verdict"]]

@@ -122,7 +122,10 @@ def test_the_command_shows_what_is_about_the_arms_that_are_there(done, monkeypat
     said = {claim["claim"] for claim in json.loads((folder / "claims.json").read_text())["claims"]}
     assert said == {claim.text for claim in claims_about(chain_of_step.CLAIMS, {BEFORE, *ARMS})}
     assert 0 < len(said) < len(chain_of_step.CLAIMS)
-    assert (folder / "table.txt").read_text().count("\n") == 1 + len({BEFORE, *ARMS})
+    arms, by_seed = (folder / "table.txt").read_text().split("\n\n")
+    assert arms.count("\n") == len({BEFORE, *ARMS})
+    assert "reward model, answer accuracy" in by_seed
+    assert "dpo, pairs of round 1, chosen answers right" in by_seed
     assert (folder / "curves.png").stat().st_size > 10_000
     with Image.open(folder / "figures.png") as image:
         assert image.size == (round(4.6 * 120), round(3.8 * 120))  # one of four

@@ -16,7 +16,7 @@ from small_study import ROOT, small
 from study import adapo, self_evolution, sophia, srpo
 from study.claims import Claim, Judged, claims_about, judge
 from study.intervals import Rule
-from study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
+from study.report import draw_histories, format_arms, format_by_seed, format_claims, mean_curve, write_part
 from study.running import BEFORE, Start, StudyArguments, begin, do_all, do_arm, in_waves, outcomes, same_model
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.jobs.store import SettingsChanged
@@ -49,6 +49,16 @@ def test_every_arm_is_measured_and_every_claim_judged(done, tmp_path):
     assert [claim["claim"] for claim in saved] == [claim.text for claim in claims]
     assert {claim["verdict"] for claim in saved} <= {"holds", "does not hold", "undecided"}
     assert len(format_claims(judged).splitlines()) == 1 + len(judged)
+
+
+def test_shares_that_belong_to_no_question_are_shown_by_seed():
+    table = format_by_seed(
+        {0: {"reward model, answer accuracy": 0.9, "round 2": 0.5}, 10: {"reward model, answer accuracy": 0.8}}
+    )
+    lines = [line.split() for line in table.splitlines()]
+    assert lines[0] == ["mean,", "by", "seed", "mean", "0", "10"]
+    assert lines[1] == ["reward", "model,", "answer", "accuracy", "85.0", "90.0", "80.0"]
+    assert lines[2] == ["round", "2", "50.0", "50.0", "n/a"]
 
 
 def test_answers_to_other_questions_are_refused(done, tmp_path):
