@@ -59,7 +59,7 @@ def test_of_cases_that_nobody_looked_at_nearly_all_are_decided_rightly(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "declared", "prose", "most"), [("outside", 0.99, 0.95, 0.01), ("unseen", 0.94, 0.9, 0.01)]
+    ("name", "declared", "prose", "most"), [("outside", 0.98, 0.94, 0.01), ("unseen", 0.98, 0.98, 0.01)]
 )
 def test_answers_of_outsiders(name, declared, prose, most):
     """Shares of what is declared and of prose that are decided rightly, and of the wrong ones that are paid at most."""
