@@ -18,6 +18,7 @@ from trl_mmreason.cli.doctor.layer_bytes import LiveBytes
 from trl_mmreason.cli.doctor.memory import (
     CONTEXT_BYTES,
     GIB,
+    MARGIN,
     build_without_weights,
     count_parameters,
     estimate_memory,
@@ -258,8 +259,8 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def fitting(gib: float) -> str:
-    """GiB, and the smallest of `GPUS` that has them beside CUDA's context."""
-    least = next((name for name, size in GPUS.items() if gib + CONTEXT_BYTES / GIB <= size), "none")
+    """GiB, and the smallest of `GPUS` that has them, and 15 % more, beside CUDA's context."""
+    least = next((name for name, size in GPUS.items() if MARGIN * gib + CONTEXT_BYTES / GIB <= size), "none")
     return f"{gib:.0f} → {least}"
 
 

@@ -29,6 +29,8 @@ _LINEAR = r".*(language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
 _LOGITS = 14
 """Bytes of each logit that a loss without a fused head takes: in bfloat16, in float32, its log-probability, and the
 gradient of that."""
+_DROPOUT = 0.05
+"""Of all adapters here: each source says so, or it is the default of what it runs."""
 _COCO = 391
 """Tokens of an image of 640 × 480 pixels, which most of COCO's have."""
 
@@ -277,7 +279,7 @@ def estimated_gib(peer: Peer) -> float:
     loading = {"dtype": "bfloat16", "load_in_4bit": peer.in_4bit, "load_in_8bit": False, "use_bnb_nested_quant": True}
     weights = weight_bytes(model, loading)
     if peer.rank:
-        model = get_peft_model(model, LoraConfig(r=peer.rank, target_modules=peer.targets))
+        model = get_peft_model(model, LoraConfig(r=peer.rank, lora_dropout=_DROPOUT, target_modules=peer.targets))
     elif not peer.trains_vision and peer.model in MODELS:
         freeze_vision_encoder(model)
     if peer.rank and peer.trains_vision:
@@ -318,20 +320,29 @@ def estimated_gib(peer: Peer) -> float:
 def published_memory(*, limit: float = 0.15) -> Result:
     """Published figures of memory over the estimate of `mmreason doctor`, for the runs of peers.
 
-    Their losses keep the logits of all tokens; 14 bytes of each are added. The figures are what a driver or an
-    allocator held, mostly rounded, with what the allocator keeps in vain.
+    Where a loss keeps the logits of all tokens, 14 bytes of each are added. Most figures are what a driver or an
+    allocator held, rounded, with what the allocator keeps in vain; others are of tensors alone.
 
     Args:
         limit: largest share by which a figure may differ to be "within".
     """
     numbers = {}
-    print("| run | tokens | published, GiB | estimated | published / estimated | within |\n|---|---|---|---|---|---|")
+    titles = ("run", "tokens", "of", "published, GiB", "estimated", "published / estimated", "within")
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for peer in (*PEERS, *LATER):
         gib = estimated_gib(peer)
         tokens = f"{peer.rows} × {peer.tokens:,}{' (assumed)' if peer.is_assumed else ''}"
         within = "yes" if abs(peer.gib / gib - 1) <= limit else "**no**"
-        print(
-            f"| [{peer.run}]({peer.source}) | {tokens} | {peer.gib:.3g} | {gib:.1f} | {peer.gib / gib:.2f} | {within} |"
+        of = "all held" if peer.held else "tensors"
+        cells = (
+            f"[{peer.run}]({peer.source})",
+            tokens,
+            of,
+            f"{peer.gib:.3g}",
+            f"{gib:.1f}",
+            f"{peer.gib / gib:.2f}",
+            within,
         )
+        print(f"| {' | '.join(cells)} |")
         numbers[peer.run] = {"published": peer.gib, "estimated": gib}
     return Result(numbers)

@@ -402,6 +402,22 @@ def test_a_gpu_that_is_too_small_is_named_with_what_helps(tmp_path, monkeypatch,
     assert finding.fix.startswith(fix)
 
 
+@pytest.mark.parametrize(
+    ("times", "level", "said"), [(1.2, "ok", "It fits: one GPU."), (1.1, "note", "It may fit"), (0.9, "FAIL", "leaves")]
+)
+def test_what_fits_by_less_than_fifteen_percent_may_not_fit(tmp_path, monkeypatch, times, level, said):
+    """The GPU has so many times the estimate beside CUDA's context."""
+    model, _ = build_model("qwen2_5_vl", "test")
+    given = settings_of(tmp_path, {"training": AdaPOConfig}, **SMALL)
+    need = estimate_memory(model, given, 1).needs["one GPU"].total
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    card = SimpleNamespace(total_memory=CONTEXT_BYTES + times * need)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    (finding,) = check_memory(model, given, "training")
+    assert finding.level == level
+    assert said in finding.text
+
+
 def test_a_model_without_the_parts_to_freeze_is_a_finding(tmp_path):
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 8}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **sizes))

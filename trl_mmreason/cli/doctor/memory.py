@@ -31,6 +31,8 @@ _STATES = {"sgd": 0, "adafactor": 0, "adagrad": 1, "lion": 1, "rmsprop": 1}
 """Moments of each weight that optimizers keep whose names begin so; others keep Adam's two."""
 CONTEXT_BYTES = 0.6 * GIB
 """What CUDA's context and its libraries take of a GPU beside tensors."""
+MARGIN = 1.15
+"""Times the estimate that most published figures are at most; what an allocator holds unused is among the reasons."""
 
 
 class Memory(NamedTuple):
@@ -318,8 +320,13 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str, longest: i
         for name, need in estimate.needs.items()
         if need.total < left and need.resting < beside and (gpus > 1 or name == "one GPU")
     ]
-    if fitting:
+    if fitting and MARGIN * estimate.needs[fitting[0]].total < left:
         yield Finding("ok", f"{where}: {estimate} It fits: {fitting[0]}.")
+    elif fitting:
+        need = estimate.needs[fitting[0]].total
+        text = f"It may fit: {fitting[0]} needs {need / GIB:.1f} of {left / GIB:.1f}, and runs take up to 15 % more."
+        fix = "set PYTORCH_ALLOC_CONF=expandable_segments:True, or lower --per_device_train_batch_size."
+        yield Finding("note", f"{where}: {estimate} {text}", fix)
     else:
         need = estimate.needs["one GPU"]
         fix = "train an adapter (--use_peft), lower --per_device_train_batch_size, or use more GPUs."
