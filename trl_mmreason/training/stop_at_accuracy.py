@@ -38,7 +38,8 @@ class StopAtAccuracy(TrainerCallback):
         if state.global_step % self.every_steps and state.global_step < state.max_steps:
             return
         self._measure(model)
-        control.should_training_stop = self.accuracy >= self.target
+        if self.accuracy >= self.target:  # else it stays as it is: after the last step training ends below it, too
+            control.should_training_stop = True
         model.train()
 
     def _measure(self, model: Any) -> None:
