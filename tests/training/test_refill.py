@@ -39,6 +39,7 @@ def refill(first, *others, attempts):
         args=SimpleNamespace(refill_attempts=attempts, seed=0),
         state=SimpleNamespace(global_step=3),
         train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(5)]),
+        _draws=(-1, 0),
         _metrics={"train": {"refill/attempts": [], "refill/still_silent": []}},
     )
 
@@ -101,21 +102,25 @@ def test_a_rollout_is_filled_with_groups_that_teach(processes, checkpoints, tmp_
         assert torch.equal(weight, found[-1]["weights"][name]), name
 
 
-def test_the_other_questions_are_those_of_a_resumed_run_and_differ_by_process_and_attempt():
-    def asked(process, step=4, attempt=1):
+def test_the_other_questions_are_those_of_a_resumed_run_and_differ_by_process_and_draw():
+    """Also by rollout: with steps_per_generation below gradient_accumulation_steps an update is of several."""
+
+    def asked(process, step=4, draws=1):
         trainer = SimpleNamespace(
             args=SimpleNamespace(seed=1),
             state=SimpleNamespace(global_step=step),
             accelerator=SimpleNamespace(process_index=process),
             train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(50)]),
             num_generations=2,
+            _draws=(step - 1, 7),  # of the update before, which a resumed run has not made
         )
-        return [row["prompt"] for row in other_questions(trainer, 3, attempt)]
+        *_, last = [other_questions(trainer, 3) for _ in range(draws)]
+        return [row["prompt"] for row in last]
 
     assert asked(0) == asked(0)
     assert asked(0)[::2] == asked(0)[1::2]
     assert len({*asked(0), *asked(1)}) == 6
-    assert asked(0) != asked(0, attempt=2) != asked(0, step=5)
+    assert asked(0) != asked(0, draws=2) != asked(0, step=5)
 
 
 @pytest.mark.parametrize(

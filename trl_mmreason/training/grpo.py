@@ -140,6 +140,7 @@ class GroupGRPOTrainer(
         self._kept: list[dict[str, Any]] | None = None  # those of the checkpoint that a run begins with
         self._ready: list[rollout.Trajectory] | None = None  # of the rollout at hand, if they were sampled before it
         self._rollouts = 0  # in which conversations may wait for the next
+        self._draws = -1, 0  # the last update for which other questions were drawn, and how often
         self._compared: set[int] = set()  # numbers of images in the rows that vLLM has been compared on
         self._compared_updated = False  # and whether that was so after an update
         self._score: Callable[..., tuple] = score_by_length

@@ -122,7 +122,7 @@ def oversampled(trainer: Any, rows: list[dict[str, Any]]) -> tuple[list[dict[str
         trainer._waiting, trainer._kept = restored(trainer, trainer._kept), None
     lacking = math.ceil(trainer.args.oversampling * needed) - len(trainer._waiting)
     if lacking > 0:  # at the first rollout
-        rows = rows + trainer._prepared(other_questions(trainer, lacking, 1))
+        rows = rows + trainer._prepared(other_questions(trainer, lacking))
     groups: Groups = [*trainer._waiting, *_begun(trainer, rows)]
     for flight in (flight for group in groups for flight in group):
         flight.trajectory.older_tokens = flight.tokens

@@ -50,7 +50,7 @@ def refilled(trainer: Any, rows: Rows, sample: Callable[[list[dict[str, Any]]], 
         if attempts == trainer.args.refill_attempts or not everyone.any():
             break
         attempts += 1
-        fresh = sample(other_questions(trainer, int(everyone.max()), attempts))
+        fresh = sample(other_questions(trainer, int(everyone.max())))
         both = joined(rows, fresh)
         teaching = torch.cat([teaching, teaching_groups(fresh, size)])
         kept = sorted(range(len(teaching)), key=lambda group: not teaching[group])[:groups]  # a stable order
@@ -68,10 +68,11 @@ def joined(rows: Rows, others: Rows) -> Rows:
     return join([widened(each, *widths) for each in (rows, others)])
 
 
-def other_questions(trainer: Any, groups: int, attempt: int) -> list[dict[str, Any]]:
-    """Rows of the data set for so many groups of this process, the same ones in a resumed run."""
-    count = len(trainer.train_dataset)
-    order = Random(f"{trainer.args.seed} {trainer.state.global_step} {attempt}").sample(range(count), count)
+def other_questions(trainer: Any, groups: int) -> list[dict[str, Any]]:
+    """Rows of the data set for so many groups of this process, drawn anew by each call, as in a resumed run."""
+    count, update, (before, calls) = len(trainer.train_dataset), trainer.state.global_step, trainer._draws
+    trainer._draws = update, calls + 1 if before == update else 1  # an update may be of several rollouts
+    order = Random(f"{trainer.args.seed} {update} {trainer._draws[1]}").sample(range(count), count)
     first = trainer.accelerator.process_index * groups
     places = [order[place % count] for place in range(first, first + groups)]
     questions = [numbered(trainer.train_dataset, place) for place in places]
