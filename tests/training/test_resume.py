@@ -2,16 +2,19 @@
 
 import os
 import signal
+from itertools import count
 
 import pytest
 import torch
 from peft import LoraConfig
 from processes import begin
 from safetensors.torch import load_file, save_file
-from support import adapo_trainer, assert_weights, drawn_rows, full_but, load, weights_of
+from support import adapo_trainer, assert_weights, drawn_rows, full_but, load, recorded_batches, weights_of
 from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 from trl_mmreason.training.checkpoint import CheckpointError, restore_weights
+from trl_mmreason.training.padding import score_by_length
 from trl_mmreason.training.resuming import FILES
 
 STEPS, SAVED = 4, 2
@@ -84,6 +87,24 @@ def test_a_checkpoint_amid_rollouts_keeps_the_rest_of_them(checkpoints, rows, tm
         trainer_for(path, tmp_path, rows, **settings), resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}")
     )
     assert_same(whole, resumed)
+
+
+def test_an_interrupted_training_leaves_nothing_to_the_next(checkpoints, rows, tmp_path, monkeypatch):
+    """Neither its rollout, which was sampled by other weights, nor which of its rows were scored."""
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, num_iterations=3, max_steps=2)
+    batches, losses, compute_loss = recorded_batches(trainer), count(), GRPOTrainer.compute_loss
+
+    def interrupted(*args, **kwargs):
+        if next(losses) == 1:
+            raise KeyboardInterrupt
+        return compute_loss(*args, **kwargs)
+
+    monkeypatch.setattr(GRPOTrainer, "compute_loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert (trainer._score, trainer._fields) == (score_by_length, None)
+    trainer.train()
+    assert len(batches) == 2
 
 
 def amid_rollouts(path, folder, rows, **settings):

@@ -342,9 +342,12 @@ class GroupGRPOTrainer(
         return not (self._entropy_bonus_enabled or self.aux_loss_enabled)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Compare prompts and answers with the context, and train."""
+        """Compare prompts and answers with the context, and train, from a rollout of its own."""
         check_context(self)
-        self._last_loaded_step = -1  # vLLM may have the weights of that step of an earlier training
+        # An earlier training may have left answers of other weights, and in vLLM the weights of an equal step.
+        self._step, self._buffered_inputs, self._ready = 0, None, None
+        self._rollouts, self._waiting, self._kept, self._draws = 0, [], None, (-1, 0)
+        self._last_loaded_step = -1
         with self._ahead or nullcontext():
             return super().train(*args, **kwargs)
 
@@ -398,12 +401,12 @@ class GroupGRPOTrainer(
     def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         metrics = self._metrics[self._mode]
         logged = {name: len(values) for name, values in metrics.items()}
-        self._fields = inputs.get("fields")
+        score = self._score
         if not self.aux_loss_enabled:  # to which every row adds
             rows, before = carries_loss(inputs), inputs.get("old_per_token_logps")
-            self._score = partial(score_by_length, rows=rows, otherwise=before)
-        loss = super().compute_loss(model, inputs)
-        self._score, self._fields = score_by_length, None
+            score = partial(score_by_length, rows=rows, otherwise=before)
+        with replaced(self, _fields=inputs.get("fields"), _score=score):
+            loss = super().compute_loss(model, inputs)
         logps, self._policy_logps = self._policy_logps, None
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         if self.accelerator.reduce(mask.sum(), reduction="sum") == 0:
