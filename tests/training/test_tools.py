@@ -67,13 +67,17 @@ def reply(row, said):
 
 
 def script(trainer, monkeypatch, write=reply):
-    """Let the policy write `write(row, prompt)`; prompts are all that tells which row a conversation is of."""
+    """Let the policy write `write(row, prompt)`; prompts are all that tells which row a conversation is of.
+
+    What ends with "…" is cut there.
+    """
     model, tokenizer = trainer.model, trainer._tokenizer
 
     def generate(input_ids, **_):
         asked = [each.place for each in trainer.trajectories if len(each.said) == len(each.turns)]
         texts = [tokenizer.decode(ids).split("Which")[-1] for ids in input_ids]
-        written = [write(row, text) + "<|im_end|>" for row, text in zip(asked, texts, strict=True)]
+        written = [write(row, text) for row, text in zip(asked, texts, strict=True)]
+        written = [text if text.endswith("…") else text + "<|im_end|>" for text in written]
         ids = tokenizer(written, padding=True, padding_side="right", return_tensors="pt").input_ids
         return torch.cat([input_ids, ids], dim=1)
 
@@ -244,6 +248,21 @@ def test_in_one_turn_tools_are_called_alike_and_rewards_see_them(model, rows, tm
     for place, each in enumerate(trainer.trajectories):
         trained = (batch["completion_mask"] * batch["tool_mask"])[place].bool()
         assert batch["completion_ids"][place][trained].tolist() == [i for turn in each.turns for i in turn.ids]
+
+
+def test_a_cut_answer_behind_an_image_of_a_tool_carries_no_loss(model, rows, tmp_path, monkeypatch):
+    """It stays in attention, as the image is in it."""
+    trainer = make(model, tmp_path, rows, followup=None, tokens=600)
+    trainer.mask_truncated_completions = True
+    script(
+        trainer, monkeypatch, lambda row, said: "cut…" if row == 1 and "<tool_response>" in said else reply(row, said)
+    )
+    batch = prepared_batch(trainer, rows)
+    assert [each.turns[-1].ended for each in trainer.trajectories] == [True, False, *[True] * 6]
+    assert images_shown(batch)[:3] == [1, 2, 1]
+    carried = (batch["completion_mask"] * batch["tool_mask"]).sum(dim=1).tolist()
+    sampled = [sum(each.env_mask) for each in trainer.trajectories]
+    assert carried == [sampled[0], 0, *sampled[2:]]
 
 
 def returns(what: str) -> list:

@@ -292,10 +292,11 @@ class GroupGRPOTrainer(
         asked = inputs if as_they_are else [images_in_prompt(row) for row in inputs]
         self._rows = inputs
         self._sampled = [] if self._sampled_by_others else list(enumerate(inputs))
+        goes_on = self.max_turns > 1 or (self._calls_tools and not self._sampled_by_others)  # behind the first message
         with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_images):
             try:
                 # Cut trajectories stay in attention, in which their later images are; below they carry no loss.
-                with replaced(self, mask_truncated_completions=self.mask_truncated_completions and self.max_turns == 1):
+                with replaced(self, mask_truncated_completions=self.mask_truncated_completions and not goes_on):
                     batch = super()._generate_and_score_completions(asked)
                 batch = rollout.with_fields(batch, self._fields)
             finally:
@@ -307,7 +308,7 @@ class GroupGRPOTrainer(
 
         env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
         turn = rollout.answer_of_token(self.trajectories, env_mask) if self.tools else turn_of_token(env_mask)
-        if self.mask_truncated_completions and self.max_turns > 1:
+        if self.mask_truncated_completions and goes_on:
             ended = torch.tensor([each.turns[-1].ended for each in self.trajectories], device=env_mask.device)
             env_mask = env_mask * ended.unsqueeze(1)
         if outcome.advantages is not None:
