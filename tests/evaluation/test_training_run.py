@@ -314,3 +314,4 @@ def test_what_is_written_of_a_row():
     row = {"prompt": "What?", "id": 7, "category": None, "answer": ["1/2", "0.5"]}
     assert about_question(row) == {"question": "What?", "id": "7", "category": "", "answer": "1/2 or 0.5"}
     assert about_question(row, {"answer"})["answer"] == ""
+    assert about_question({**row, "answer": 42})["answer"] == "42"  # which graders take, too

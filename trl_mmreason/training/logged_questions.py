@@ -60,7 +60,7 @@ def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> di
         "question": question_text(row.get("prompt", "")),
         "id": str(seen.get("id", "")),
         "category": str(seen.get("category", "")),
-        "answer": answer if isinstance(answer, str) else " or ".join(map(str, answer)),
+        "answer": " or ".join(map(str, answer)) if isinstance(answer, list | tuple) else str(answer),
     }
 
 
