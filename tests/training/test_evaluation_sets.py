@@ -1,8 +1,11 @@
 """Two evaluation sets of one trainer: each has metrics of its own, by which the best checkpoint can be chosen."""
 
 import pytest
+from datasets import Dataset
 from every_trainer import make, rows_of, saved_base
-from support import full_but
+from support import adapo_trainer, drawn_rows, full_but
+
+from trl_mmreason.grading import Verdict
 
 METRICS = {
     "AdaPOTrainer": "acc_t2",
@@ -47,3 +50,24 @@ def test_the_metrics_of_two_sets_have_names_of_their_own(name, tmp_path):
     alone = trainer.evaluate(rows.select(range(1)))
     assert f"eval_{metric}" in alone
     assert not [key for key in alone if key.startswith("eval_easy")]
+
+
+class ByGold:
+    """Finds every answer right, or wrong, as the gold answer says."""
+
+    def grade_batch(self, items):
+        return [Verdict(item["gold"] == "right", None, "") for item in items]
+
+
+def test_a_prediction_leaves_nothing_to_the_next_evaluation(checkpoints, tmp_path):
+    """It logs nothing, and what it has measured would be averaged with what the evaluation measures."""
+    right, wrong = (
+        Dataset.from_list([{**row, "answer": gold} for row in drawn_rows(2)]) for gold in ("right", "wrong")
+    )
+    given = {"grader": ByGold(), "eval_dataset": wrong}
+    run = {"per_device_eval_batch_size": 8, "filter_truncated": False, "max_completion_length": 2}
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, right, trainer_kwargs=given, **run)
+    trainer.predict(right)
+    found = trainer.evaluate()
+    assert found["eval_acc_t1"] == found["eval_acc_t2"] == 0
+    assert found["eval_reward"] == pytest.approx(-1.5)  # of 0→0, where all first answers are wrong

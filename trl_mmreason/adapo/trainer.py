@@ -241,6 +241,10 @@ class AdaPOTrainer(GroupGRPOTrainer):
         return RewardSignal(rewards, torch.stack(betas, dim=1))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        self._correct["eval"] = ([], [])  # drops those of a prediction, which logs nothing
+        return super().evaluation_loop(*args, **kwargs)
+
         """Add accuracies and transition rates of all graded trajectories since the last log, including dropped ones."""
         first, second = self._correct[self._mode]
         if first:

@@ -55,6 +55,7 @@ class NamedEvaluations(Trainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as `Trainer` does, and remember whose metrics are logged next."""
         self._set = f"{metric_key_prefix}_".removeprefix("eval_")
+        self._metrics["eval"].clear()  # of a prediction, which logs nothing, or of an evaluation that did not end
         return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
