@@ -5,6 +5,7 @@ import torch
 from support import (
     SMALL_RUN,
     ParityGrader,
+    adapo_config,
     changed_weights,
     is_even,
     load,
@@ -30,6 +31,13 @@ def outcome(trainer, types=TYPES):
     trainer.model.train()
     trainer.types = types
     return trainer.score_groups(torch.zeros(len(types), 1))
+
+
+@pytest.mark.parametrize("trainer", [FixedRewardsTrainer, SCoReTrainer])
+def test_a_configuration_without_its_settings_is_refused(trainer, tmp_path):
+    expected = trainer.__name__.replace("Trainer", "Config")
+    with pytest.raises(TypeError, match=f"args is of type AdaPOConfig, expected {expected}"):
+        trainer("a model", args=adapo_config(tmp_path))
 
 
 def test_fixed_rewards_and_one_coefficient(checkpoints, rows, tmp_path):

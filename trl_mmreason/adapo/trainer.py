@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from accelerate.utils import gather_object
@@ -74,6 +74,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
     _name = "AdaPO"
     _paper = PAPER
     telling_metrics = ("acc_t2", "reward")
+    _config: ClassVar[type[AdaPOConfig]] = AdaPOConfig
 
     args: AdaPOConfig
 
@@ -90,7 +91,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         peft_config: Any = None,
         **kwargs: Any,
     ) -> None:
-        args = config_of(self, AdaPOConfig, args, model, "AdaPO")
+        args = config_of(self, self._config, args, model, "AdaPO")
         turns, asked = 1 if args.evaluation_prompt is None else 2, kwargs.get("max_turns")
         if asked not in (None, turns):
             raise ValueError(
@@ -240,11 +241,11 @@ class AdaPOTrainer(GroupGRPOTrainer):
         betas = kl_coefficients(errors, beta=args.beta, kl_scale=args.kl_scale, **shared)
         return RewardSignal(rewards, torch.stack(betas, dim=1))
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._correct["eval"] = ([], [])  # drops those of a prediction, which logs nothing
         return super().evaluation_loop(*args, **kwargs)
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add accuracies and transition rates of all graded trajectories since the last log, including dropped ones."""
         first, second = self._correct[self._mode]
         if first:

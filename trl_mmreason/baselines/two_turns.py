@@ -51,6 +51,7 @@ class FixedRewardsTrainer(AdaPOTrainer):
 
     _tag_names = ["trl", "trl-mmreason", "fixed-rewards"]
     _name = "Two-turn GRPO with fixed rewards"
+    _config = FixedRewardsConfig
 
     args: FixedRewardsConfig
 
@@ -121,6 +122,7 @@ class SCoReTrainer(AdaPOTrainer):
         "Aleksandra Faust",
         year="2024",
     )
+    _config = SCoReConfig
 
     args: SCoReConfig
 
