@@ -195,6 +195,22 @@ def test_an_answer_that_nobody_pays_is_no_advantage(base, tmp_path):
         trainer.train()
 
 
+class HoldsWeightsSmall(GroupGRPOTrainer):
+    """GRPO whose loss has a term of its own."""
+
+    def compute_loss(self, model, *args, **kwargs):
+        squares = sum(weight.square().sum() for weight in model.parameters())
+        return super().compute_loss(model, *args, **kwargs) + 1e-3 * squares
+
+
+def test_a_term_of_a_subclass_trains_without_groups_that_teach(base, tmp_path):
+    args, rows = RolloutConfig(str(tmp_path), **SMALL_RUN), Dataset.from_list(drawn_rows(8))
+    trainer = HoldsWeightsSmall(base, [lambda completions, **_: [1.0] * len(completions)], args, train_dataset=rows)
+    trainer.train()
+    assert (trainer.facts.groups, trainer.facts.taught) == (4, 0)
+    assert trainer.facts.changed > 0
+
+
 def test_weight_decay_alone_trains_nothing(base, tmp_path):
     trainer = sft_trainer(base, tmp_path, completed(8), weight_decay=0.1)
     compute_loss = trainer.compute_loss

@@ -340,7 +340,8 @@ class GroupGRPOTrainer(
         return batch
 
     def only_groups_teach(self) -> bool:
-        return not (self._entropy_bonus_enabled or self.aux_loss_enabled)
+        adds = type(self).compute_loss is not GroupGRPOTrainer.compute_loss  # a term of a subclass's own
+        return not (adds or self._entropy_bonus_enabled or self.aux_loss_enabled)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Compare prompts and answers with the context, and train, from a rollout of its own."""

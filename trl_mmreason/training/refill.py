@@ -94,7 +94,7 @@ def check_refill(trainer: Any) -> None:
     elif args.scale_rewards == "batch" or args.multi_objective_aggregation == "normalize_then_sum":
         reason = "advantages depend on all groups of a rollout (scale_rewards, multi_objective_aggregation)"
     elif not trainer.only_groups_teach():
-        reason = "groups without differences teach, too (entropy bonus, auxiliary losses)"
+        reason = "groups without differences teach, too (entropy bonus, auxiliary losses, a compute_loss of your own)"
     elif trainer._sampled_by_others or trainer.environment_factories is not None:
         reason = "a rollout or environments of your own bring the questions"
     elif not isinstance(trainer.train_dataset, Dataset):
