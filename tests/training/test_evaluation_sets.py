@@ -3,6 +3,7 @@
 import pytest
 from datasets import Dataset
 from every_trainer import make, rows_of, saved_base
+from processes import outcomes
 from support import adapo_trainer, drawn_rows, full_but
 
 from trl_mmreason.grading import Verdict
@@ -71,3 +72,20 @@ def test_a_prediction_leaves_nothing_to_the_next_evaluation(checkpoints, tmp_pat
     found = trainer.evaluate()
     assert found["eval_acc_t1"] == found["eval_acc_t2"] == 0
     assert found["eval_reward"] == pytest.approx(-1.5)  # of 0→0, where all first answers are wrong
+
+
+def accuracy_of_three(model, folder, rows_a_process):
+    """AdaPO's accuracy on three questions, of which the first is answered right, with two answers each."""
+    rows = [{**row, "answer": gold} for row, gold in zip(drawn_rows(3), ("right", "wrong", "wrong"), strict=True)]
+    given = {"grader": ByGold(), "eval_dataset": Dataset.from_list(rows)}
+    run = {"per_device_train_batch_size": 4, "num_generations_eval": 2, "max_completion_length": 2}
+    run["per_device_eval_batch_size"] = rows_a_process
+    trainer = adapo_trainer(model, folder, drawn_rows(8), trainer_kwargs=given, **run)
+    return trainer.accelerator.num_processes, trainer.evaluate()["eval_acc_t1"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_several_processes_count_each_question_once(processes, checkpoints, tmp_path):
+    """Six answers do not suffice for twice four, and the first question's are made again."""
+    found = outcomes(accuracy_of_three, processes, checkpoints("qwen2_5_vl"), tmp_path, 4)
+    assert found == [(processes, pytest.approx(1 / 3))] * processes

@@ -18,6 +18,7 @@ from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..training.construction import all_rewards, check_rows, config_of
 from ..training.credit import GroupOutcome
 from ..training.grpo import GroupGRPOTrainer
+from ..training.read_once import RowsReadOnce
 from .config import AdaPOConfig
 from .objective import adaptive_rewards, error_rate, kl_coefficients
 from .recipe import PAPER
@@ -106,6 +107,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         self.types: list[TrajectoryType | None] = []  # of this process's trajectories; `None` without a verdict
         # Whether first and second answers were right, of all graded trajectories since the last log.
         self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}
+        self._to_count: int | None = None  # trajectories of the evaluation at hand that come yet, if that is known
         super().__init__(
             model,
             reward_funcs=all_rewards("AdaPOTrainer", [self.adapo], reward_funcs),
@@ -199,8 +201,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
                 "AdaPO: more than half of the trajectories of a batch hit the length limit and train nothing, so that "
                 "nothing keeps answers short. Raise max_completion_length, or set filter_truncated=False."
             )
-        for flags, seen in zip(self._correct[self._mode], (first, second), strict=True):
-            flags.extend(seen[graded].tolist())
+        self._count(first, second, graded)
         self._log_groups(
             errors,
             betas,
@@ -241,9 +242,23 @@ class AdaPOTrainer(GroupGRPOTrainer):
         betas = kl_coefficients(errors, beta=args.beta, kl_scale=args.kl_scale, **shared)
         return RewardSignal(rewards, torch.stack(betas, dim=1))
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         self._correct["eval"] = ([], [])  # drops those of a prediction, which logs nothing
-        return super().evaluation_loop(*args, **kwargs)
+        rows = dataloader.dataset
+        self._to_count = len(rows) * self.num_generations_eval if isinstance(rows, RowsReadOnce) else None
+        return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def _count(self, first: Tensor, second: Tensor, graded: Tensor) -> None:
+        """Keep whether answers were right, of (Q, G) trajectories, for the next log.
+
+        Where rows do not suffice for a last batch of all processes, an evaluation's first ones come again behind them.
+        """
+        counts = graded.flatten().clone()
+        if self._to_count is not None and not self.model.training:
+            counts[self._to_count :] = False
+            self._to_count = max(self._to_count - len(counts), 0)
+        for flags, seen in zip(self._correct[self._mode], (first, second), strict=True):
+            flags.extend(seen.flatten()[counts].tolist())
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add accuracies and transition rates of all graded trajectories since the last log, including dropped ones."""

@@ -52,11 +52,11 @@ class NamedEvaluations(Trainer):
 
     _set = ""  # of the evaluation at hand, with an underscore
 
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as `Trainer` does, and remember whose metrics are logged next."""
         self._set = f"{metric_key_prefix}_".removeprefix("eval_")
         self._metrics["eval"].clear()  # of a prediction, which logs nothing, or of an evaluation that did not end
-        return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as TRL does, with the set's name between `eval_` and that of the metric."""
