@@ -85,6 +85,22 @@ def test_every_trainer_states_what_it_did(base, tmp_path, capsys, name):
     assert json.loads(file.read_text())["changed"] == facts.changed
 
 
+def test_an_evaluation_in_which_nothing_is_graded_ends_no_run(base, tmp_path):
+    def pays(completions, known, **_):
+        return [
+            float(sum(map(ord, each[-1]["content"]))) if paid else None
+            for each, paid in zip(completions, known, strict=True)
+        ]
+
+    rows, unknown = (Dataset.from_list([{**row, "known": known} for row in drawn_rows(8)]) for known in (True, False))
+    run = {**SMALL_RUN, "max_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    args = RolloutConfig(str(tmp_path), **run)
+    trainer = GroupGRPOTrainer(base, [pays], args, train_dataset=rows, eval_dataset=unknown.select(range(2)))
+    trainer.train()
+    assert trainer.facts.evaluated == {"eval_reward": None}
+    assert "last evaluation           eval_reward none\n" in str(trainer.facts)
+
+
 def test_the_sampled_policy_is_the_trained_one(base, tmp_path, caplog):
     trainer = adapo_trainer(base, tmp_path, drawn_rows(8))
     trainer.train()

@@ -71,7 +71,8 @@ class RunFacts:
             without, before training; `None` if none was scored.
         engine_differences: number of images → between vLLM and the model itself, on the first row with so many; see
             `compare_with_vllm`.
-        evaluated: metric that says how good the policy is, of each evaluation set → its last value.
+        evaluated: metric that says how good the policy is, of each evaluation set → its last value; `None` if nothing
+            was graded.
         stopped_early: why early stopping ended training; "" if it did not.
     """
 
@@ -94,7 +95,7 @@ class RunFacts:
     max_difference: float = 0.0
     start_difference: float | None = None
     engine_differences: dict[int, float] = field(default_factory=dict)
-    evaluated: dict[str, float] = field(default_factory=dict)
+    evaluated: dict[str, float | None] = field(default_factory=dict)
     stopped_early: str = ""
 
     def __str__(self) -> str:
@@ -104,7 +105,8 @@ class RunFacts:
             "updates": f"{self.updates}" + f", {self.skipped} skipped (gradients not finite)" * bool(self.skipped),
         }
         if self.evaluated:
-            lines["last evaluation"] = ", ".join(f"{name} {value:.4g}" for name, value in self.evaluated.items())
+            values = {name: "none" if value is None else f"{value:.4g}" for name, value in self.evaluated.items()}
+            lines["last evaluation"] = ", ".join(f"{name} {value}" for name, value in values.items())
         if self.stopped_early:
             lines["ended early"] = self.stopped_early
         if self.start_difference is not None:
