@@ -552,6 +552,7 @@ def test_evaluation_has_groups_of_its_own_size(answering):
         ({"format_penalty": -0.5}, "format_penalty=-0.5"),
         ({"low_weight": 1.5}, "low_weight=1.5"),
         ({"centre_advantages": True, "advantages": "grpo"}, "are 'grpo', which are centred already"),
+        ({"refill_attempts": 2}, "log-sum-exp advantages are never 0, and no group would give way"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "scale agreement and format alike"),
         ({"actor_prompt": " "}, "actor_prompt is empty"),
         ({"judge_prompt": "null"}, "judge_prompt is None"),

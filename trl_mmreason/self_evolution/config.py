@@ -157,6 +157,12 @@ class SelfEvolutionConfig(RolloutConfig):
                 f"SelfEvolutionConfig: centre_advantages is for advantages='log_sum_exp', and they are "
                 f"{self.advantages!r}, which are centred already."
             )
+        if self.refill_attempts and self.advantages == "log_sum_exp" and not self.centre_advantages:
+            raise ValueError(
+                f"SelfEvolutionConfig: refill_attempts={self.refill_attempts}, but log-sum-exp advantages are never 0, "
+                "and no group would give way to another one. Fix: refill_attempts=0, centre_advantages=True or "
+                "advantages='grpo'."
+            )
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
                 f"SelfEvolutionConfig: multi_objective_aggregation={self.multi_objective_aggregation!r} would scale "
