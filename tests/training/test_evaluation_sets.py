@@ -29,7 +29,7 @@ def test_the_metrics_of_two_sets_have_names_of_their_own(name, tmp_path):
         name,
         saved_base("qwen2_5_vl", tmp_path / "base"),
         tmp_path / "out",
-        trainer_kwargs={"eval_dataset": {"easy": rows.select(range(1)), "hard": rows.select(range(1, 3))}},
+        trainer_kwargs={"eval_dataset": {"easy": rows.select(range(1)), "hard-2": rows.select(range(1, 3))}},
         load_best_model_at_end=True,
         metric_for_best_model=best,
         per_device_eval_batch_size=4,
@@ -39,13 +39,13 @@ def test_the_metrics_of_two_sets_have_names_of_their_own(name, tmp_path):
     logged = {key: value for entry in trainer.state.log_history for key, value in entry.items()}
     easy, hard = (
         {key.removeprefix(prefix) for key in logged if key.startswith(prefix)}
-        for prefix in ("eval_easy_", "eval_hard_")
+        for prefix in ("eval_easy_", "eval_hard-2_")
     )
     assert {metric, "loss", "runtime"} <= easy & hard
     assert f"eval_{metric}" not in logged
     assert trainer.state.best_metric == logged[best]
     telling = next(iter(trainer.telling_metrics), "loss")
-    names = [f"eval_easy_{telling}", f"eval_hard_{telling}"]
+    names = [f"eval_easy_{telling}", f"eval_hard-2_{telling}"]
     assert trainer.facts.evaluated == {each: logged[each] for each in names}
     assert f"last evaluation           {names[0]} {logged[names[0]]:.4g}, {names[1]} " in str(trainer.facts)
     alone = trainer.evaluate(rows.select(range(1)))

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import sys
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -381,8 +380,10 @@ class _Observer(TrainerCallback):
         trainer, facts = self._trainer, self._trainer.facts
         check_finite(trainer)
         telling = next(iter(getattr(trainer, "telling_metrics", ())), "loss")
+        sets = [f"{each}_" for each in trainer.eval_dataset] if isinstance(trainer.eval_dataset, Mapping) else [""]
+        names = [f"eval_{each}{telling}" for each in sets]
         logged = (item for entry in state.log_history for item in entry.items())
-        facts.evaluated = {name: value for name, value in logged if re.fullmatch(rf"eval_(\w+_)?{telling}", name)}
+        facts.evaluated = {name: value for name, value in logged if name in names}
         stops = (each for each in trainer.callback_handler.callbacks if isinstance(each, EarlyStopping))
         facts.stopped_early = next((each.reason for each in stops), "")
         accelerator, model = trainer.accelerator, trainer.accelerator.unwrap_model(trainer.model)
