@@ -114,6 +114,15 @@ def test_an_object_that_is_a_row_stays_one(tmp_path):
             b"prompt,answer,answer\np,3,4\n",
             "a.csv' has several columns of the name 'answer'; rename all but one",
         ),
+        ("a.jsonl", b'{"prompt": "p", "answer": 3,}', r"begins '.*,}' \(Expecting property name"),
+        (
+            "a.csv",
+            b"prompt,answer\nHow, when?,3\n",
+            "of the first the row has 3 fields and the header 2; put text with",
+        ),
+        ("a.json", b'{"frage": {"0": "p"}, "zahl": {"0": 3}}', r"a table by its columns.*to_json\(\"a.jsonl\", orient"),
+        ("a.json", b'{"prompt": ["p", "q"], "answer": [3, 4]}', "a table by its columns, expected rows"),
+        ("a.json", b'{"columns": ["prompt"], "index": [0], "data": [["p"]]}', "a table by its columns"),
         ("a.jsonl", b'[{"prompt": "p", "answer": "3"}]', "a.jsonl' holds an array of JSON.*Fix: rename it to a.json"),
         ("a.jsonl", b'\n[\n{"prompt": "p", "answer": "3"}\n]', "a.jsonl' holds an array of JSON"),
     ],
@@ -137,6 +146,15 @@ def test_csv_holds_images_in_base64_and_a_comma_without_quotation_marks_costs_it
     assert [(one.row, one.reason) for one in rows.problems] == [(0, "too many fields"), (3, "empty answer")]
     assert rows.problems[0].message.startswith("the row has 4 fields and the header 3; put text with a separator in")
     assert rows.left_out == []
+
+
+def test_csv_of_excel_with_decimal_commas_has_semicolons(tmp_path):
+    (tmp_path / "r.csv").write_bytes("\ufeffquestion;answer\r\nWie lang, in m?;3,5\r\n".encode())
+    (row,) = load_rows(tmp_path / "r.csv", on_error="raise").dataset
+    assert (row["prompt"][0]["content"], row["answer"]) == ("Wie lang, in m?", "3,5")
+    (tmp_path / "r.csv").write_text("question,answer,a;b\np;q,3,c\n")
+    (row,) = load_rows(tmp_path / "r.csv", on_error="raise").dataset
+    assert row["prompt"][0]["content"] == "p;q"
 
 
 def test_a_file_with_tabs(tmp_path):

@@ -405,6 +405,18 @@ def test_images_reach_the_trainer_in_rgb(tmp_path):
         assert [image.getpixel((x, 0)) for x in range(2)] == expected[row["id"]], row["id"]
 
 
+def test_several_images_in_a_cell_of_csv_are_a_list_written_as_text(tmp_path):
+    for name, color in (("a.png", "red"), ("b 2.png", "blue"), ("[1]", "lime")):
+        (tmp_path / name).write_bytes(png(color))
+    cells = ["['a.png', 'b 2.png']", '["b 2.png"]', "[]", "[1]", "['a.png', None]"]
+    lines = [f'"p","{cell.replace(chr(34), chr(34) * 2)}",3' for cell in cells]
+    (tmp_path / "r.csv").write_text("\n".join(["prompt,images,answer", *lines]))
+    rows = load_rows(tmp_path / "r.csv")
+    colors = [[image.getpixel((0, 0)) for image in images] for images in rows.dataset["images"]]
+    assert colors == [[(255, 0, 0), (0, 0, 255)], [(0, 0, 255)], []]
+    assert [(one.row, one.reason) for one in rows.problems] == [(3, "wrong type"), (4, "missing image")]
+
+
 def test_an_image_of_several_frames_costs_its_row_and_a_photograph_with_a_preview_does_not(tmp_path):
     names = make_frames(tmp_path)
     first, second = PIL.Image.new("RGB", (2, 2), "red"), PIL.Image.new("RGB", (2, 2), "blue")

@@ -35,7 +35,7 @@ MEDIA = [
 NESTED = [
     *(("multi_modal_data", {"image": ["lost.png"]}), ("extra_info", {"a": {"images": [LINK]}}), ("img", {"src": LINK})),
     *(("mm_inputs", [{"image": "lost.png"}]), ("media", [{"kind": "image", "uri": LINK}])),
-    *(("imgs", '["a.png", "b.jpg"]'), ("scan", "['a.png']"), ("extra", '{"figure": "' + LINK + '"}')),
+    ("extra", '{"figure": "' + LINK + '"}'),
     ("content", [{"type": "image_url", "image_url": {"url": LINK}}, {"type": "text", "text": "What?"}]),
 ]
 IMAGES = [
@@ -43,7 +43,7 @@ IMAGES = [
     *(("image_url", LINK), ("picture_urls", [LINK]), ("scan", {"bytes": png(), "path": None}), ("data", ENCODED)),
     *(("file", "there.png"), ("screenshot_b64", f"data:image/png;base64,{ENCODED}"), ("pixel_values", [[0.5]])),
     *(("img", Image.new("RGB", (2, 2))), ("frames", ["lost.png", "lost.jpg"]), ("imgs", "a.png,b.png")),
-    ("img", "Screenshot 7.png"),
+    *(("img", "Screenshot 7.png"), ("imgs", '["a.png", "b.jpg"]'), ("scan", "['a.png']")),
     *NESTED,
 ]
 NONE = [

@@ -172,7 +172,7 @@ def _read_json(file: Path) -> list[str]:
     """Return JSON lines from a file with one array of objects, one object that holds them, or JSON lines."""
     text = _read_utf8(file)
     if not text.lstrip().startswith("["):
-        rows = _rows_of_object(text)
+        rows = _rows_of_object(text, file)
         return text.split("\n") if rows is None else [json.dumps(row) for row in rows]
     try:
         rows = json.loads(text)
@@ -181,7 +181,7 @@ def _read_json(file: Path) -> list[str]:
     return [json.dumps(row) for row in rows]  # in ASCII: half a surrogate pair is its row's problem
 
 
-def _rows_of_object(text: str) -> list[Any] | None:
+def _rows_of_object(text: str, file: Path) -> list[Any] | None:
     """The rows of a file that is one object; None if it is none, as a file of JSON lines.
 
     They are its only list of questions, as DocVQA has under `data` and CLEVR under `questions`; or its values, which
@@ -191,6 +191,9 @@ def _rows_of_object(text: str) -> list[Any] | None:
         value = json.loads(text)
     except json.JSONDecodeError:
         return None
+    if isinstance(value, dict) and _are_columns(value):
+        fix = f'with pandas df.to_json("{file.stem}.jsonl", orient="records", lines=True)'
+        raise DataError(f"{str(file)!r} holds a table by its columns, expected rows. Fix: write objects, {fix}")
     if not isinstance(value, dict) or not _PROMPTS.isdisjoint(value):
         return [value]
     if value and _are_questions([*value.values()]):
@@ -201,16 +204,34 @@ def _rows_of_object(text: str) -> list[Any] | None:
     return list(value[lists[0]]) if len(lists) == 1 and not has_media else [value]
 
 
+def _are_columns(table: dict[str, Any]) -> bool:
+    """Whether an object is a table by columns: as pandas' `to_json` writes it, its "split", or a list for each."""
+    cells = [*table.values()]
+    if {"columns", "index", "data"} == {*table}:
+        return True
+    if len(cells) < 2 or not all(cells):
+        return False
+    if all(isinstance(cell, dict) for cell in cells):
+        return all([*cell] == [str(row) for row in range(len(cell))] for cell in cells)
+    lists = all(isinstance(cell, list) for cell in cells) and len({len(cell) for cell in cells}) == 1
+    return lists and not any(isinstance(one, dict) for cell in cells for one in cell)
+
+
 def _are_questions(values: list[Any]) -> bool:
     return bool(values) and all(isinstance(one, dict) and not _PROMPTS.isdisjoint(one) for one in values)
 
 
 def _read_csv(file: Path) -> list[str]:
-    """Return JSON lines from a CSV file with a header, or a TSV file, with tabs; all values are strings."""
+    """Return JSON lines from a CSV file with a header, or a TSV file, with tabs; all values are strings.
+
+    Where Windows writes decimal commas, Excel separates the fields of CSV by semicolons.
+    """
     text = _read_utf8(file)
     limit = csv.field_size_limit(max(len(text), 1))  # by default 131,072 characters, fewer than an image in base64 has
     try:
-        separator = "\t" if file.suffix == ".tsv" else ","
+        header = text.partition("\n")[0]
+        commas = ";" if ";" in header and "," not in header else ","
+        separator = "\t" if file.suffix == ".tsv" else commas
         reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_TOO_MANY, delimiter=separator)
         if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
             raise DataError(f"{str(file)!r} has several columns of the name {twice[0]!r}; rename all but one")
@@ -282,8 +303,16 @@ def json_columns(lines: Dataset, source_name: str) -> dict[str, dict[str, None]]
             if isinstance(value, dict):
                 fields.update(dict.fromkeys(value))
     if not columns:
-        first = lines[0][LINE]
-        fix = ". Fix: rename it to .json, if its lines are one object" if first.lstrip().startswith("{") else ""
+        first, fix = lines[0][LINE], ""
+        try:
+            parse_line(first)
+        except RefusedValue as refused:
+            if refused.reason == "too many fields":
+                raise DataError(f"{source_name}: no row can be read, and of the first {refused}") from refused
+            cause = refused.__cause__
+            if first.lstrip().startswith("{") and isinstance(cause, json.JSONDecodeError):
+                is_cut = cause.pos >= len(first.rstrip())
+                fix = ". Fix: rename it to .json, if its lines are one object" if is_cut else f" ({cause})"
         raise DataError(f"{source_name}: no line is a JSON object; the first begins {first[:60]!r}{fix}")
     return columns
 

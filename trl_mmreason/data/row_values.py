@@ -252,6 +252,17 @@ def read_text(value: Any) -> str:
     raise wrong_type(value, "a string or a finite number")
 
 
+def listed_images(value: Any) -> Any:
+    """A list of images that is written as text, as pandas writes one into CSV; any other value as it is."""
+    if not isinstance(value, str) or value.strip()[:1] != "[" or value.strip()[-1:] != "]":
+        return value
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            images = read(value.strip())
+            return images if isinstance(images, list) else value
+    return value
+
+
 def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
     """Return {"bytes", "path"} for each image, as `datasets.Image(mode="RGB")` stores it, decoding each once.
 

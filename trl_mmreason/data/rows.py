@@ -25,6 +25,7 @@ from .row_values import (
     RefusedValue,
     as_declared,
     cell,
+    listed_images,
     naming_column,
     read_images,
     read_label,
@@ -134,6 +135,8 @@ class RowReader:
         values = {
             name: as_declared(cell(row, column), self.features.get(column)) for name, column in self.columns.items()
         }
+        if "images" in values:
+            values["images"] = listed_images(values["images"])
         inside = images_inside(values.get("prompt"))
         values["prompt"] = conversation(values.get("prompt"))
         if ends_prompt := self.columns.get(kind.ends) == self.columns.get("prompt"):

@@ -230,7 +230,7 @@ def _leaves(value: Any, names: tuple[str, ...]) -> Iterator[_Leaf]:
     if isinstance(value, str) and value[:1] in ("[", "{") and value.rstrip()[-1:] in ("]", "}"):
         with suppress(ValueError, RecursionError):
             value = json.loads(value if '"' in value else value.replace("'", '"'))
-            names = (*names, "")  # a column of such text cannot be read as it is
+            names = names if isinstance(value, list) else (*names, "")  # of such texts lists alone can be read
     if isinstance(value, list | tuple):
         for inner in value:
             yield from _leaves(inner, names)
