@@ -831,6 +831,19 @@ def test_words_have_no_case_and_products_no_order(answer, gold):
     assert same_answer(answer, gold)
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [("Ja", "ja"), ("Да", "да"), ("МИНСК", "Минск"), ("Grün", "grün"), ("Sí", "sí"), ("köln", "Köln")],
+)
+def test_words_of_other_languages_have_no_case_either(answer, gold):
+    assert same_answer(answer, gold)
+
+
+@pytest.mark.parametrize(("answer", "gold"), [("µm", "µM"), ("nh", "NH"), ("mgh", "mGh")])
+def test_symbols_have_a_case(answer, gold):
+    assert not same_answer(answer, gold)
+
+
 @pytest.mark.parametrize("gold", ["Na+", "Cl-", "SO4^2-", "SO_4^{2-}"])
 def test_an_ion_is_a_gold(gold):
     assert gold_problem(gold) is None

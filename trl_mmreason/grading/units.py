@@ -31,8 +31,10 @@ PERCENT = MeasurementUnit(Fraction(1, 100), (("percent", 1),))
 PLAIN = MeasurementUnit(Fraction(1), ())
 
 _PREFIXES = {
+    "p": ("pico", "皮", Fraction(1, 10**12)),
     "n": ("nano", "纳", Fraction(1, 10**9)),
     "μ": ("micro", "微", Fraction(1, 10**6)),
+    "u": ("micro", "微", Fraction(1, 10**6)),  # on keyboards without μ
     "m": ("milli", "毫", Fraction(1, 1000)),
     "c": ("centi", "厘", Fraction(1, 100)),
     "d": ("deci", "分", Fraction(1, 10)),
@@ -44,21 +46,22 @@ _PREFIXES = {
 }
 # symbol, names, the prefixes in use, factor, dimensions in base units (kg, m, s, A, K, mol)
 _METRIC: list[tuple[str, str, str, int | Fraction, dict[str, int]]] = [
-    ("m", "meter metre 米", "nμmcdk", 1, {"m": 1}),
-    ("g", "gram gramme 克", "μmk", Fraction(1, 1000), {"kg": 1}),
-    ("s", "second 秒 秒钟", "nμm", 1, {"s": 1}),
-    ("L", "liter litre 升", "μmcdk", Fraction(1, 1000), {"m": 3}),
+    ("m", "meter metre 米", "nμumcdk", 1, {"m": 1}),
+    ("g", "gram gramme 克", "μumk", Fraction(1, 1000), {"kg": 1}),
+    ("s", "second 秒 秒钟", "pnμum", 1, {"s": 1}),
+    ("L", "liter litre 升", "μumcdk", Fraction(1, 1000), {"m": 3}),
     ("l", "", "mcd", Fraction(1, 1000), {"m": 3}),
-    ("A", "ampere amp 安 安培", "μm", 1, {"A": 1}),
+    ("A", "ampere amp 安 安培", "nμum", 1, {"A": 1}),
     ("K", "kelvin 开尔文", "", 1, {"K": 1}),
     ("N", "newton 牛 牛顿", "mk", 1, {"kg": 1, "m": 1, "s": -2}),
     ("J", "joule 焦 焦耳", "mkM", 1, {"kg": 1, "m": 2, "s": -2}),
-    ("W", "watt 瓦 瓦特", "mkMG", 1, {"kg": 1, "m": 2, "s": -3}),
+    ("W", "watt 瓦 瓦特", "μumkMG", 1, {"kg": 1, "m": 2, "s": -3}),
     ("Pa", "pascal 帕 帕斯卡", "hkM", 1, {"kg": 1, "m": -1, "s": -2}),
     ("Hz", "hertz 赫兹", "kMG", 1, {"s": -1}),
-    ("V", "volt 伏 伏特", "mk", 1, {"kg": 1, "m": 2, "s": -3, "A": -1}),
-    ("C", "coulomb 库仑", "nμm", 1, {"A": 1, "s": 1}),
-    ("F", "farad", "nμm", 1, {"kg": -1, "m": -2, "s": 4, "A": 2}),
+    ("V", "volt 伏 伏特", "μumkM", 1, {"kg": 1, "m": 2, "s": -3, "A": -1}),
+    ("C", "coulomb 库仑", "pnμum", 1, {"A": 1, "s": 1}),
+    ("F", "farad", "pnμum", 1, {"kg": -1, "m": -2, "s": 4, "A": 2}),
+    ("H", "henry 亨 亨利", "nμum", 1, {"kg": 1, "m": 2, "s": -2, "A": -2}),
     ("Ω", "ohm 欧 欧姆", "mkM", 1, {"kg": 1, "m": 2, "s": -3, "A": -2}),
     ("mol", "mole 摩尔", "m", 1, {"mol": 1}),
     ("eV", "electronvolt", "kMG", Fraction("1.602176634e-19"), {"kg": 1, "m": 2, "s": -2}),

@@ -80,7 +80,7 @@ def is_prose(text: str) -> bool:
 # What may be symbols, whose case counts, and no word: 5 mW, AB, mgh, Tt, cm Δ T, CO2
 _MAYBE_SYMBOLS = re.compile(
     r"(?:[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}|(?=.*[Α-ω])[A-Za-zΑ-ω]{1,4}(?:\s+[A-Za-zΑ-ω]{1,4})*"
-    r"|(?!(?i:no|up|on|in|at|ok|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|[^\W\d_aeiouAEIOU\u4e00-\u9fff]+|[a-z]+[A-Z]"
+    r"|(?!(?i:no|up|on|in|at|ok|ja|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|(?:(?![AEIOUaeiou])[A-Za-zµ])+|[a-z]+[A-Z]"
     r"|(?:[A-Z][a-z]?\d*){2,}|[A-Z][a-z]?\d+))\.?"  # CO2 is not Co2, nor AABB AaBb
 )
 # A sign or a prime, which changes what letters stand for: -mg, Cl-, A'B'
