@@ -96,6 +96,19 @@ def test_rows_are_checked_again_after_every_change_and_only_then(source, decoded
     assert decoded == ["b.png", "lost.png"] * 2
 
 
+def test_a_list_of_images_written_as_text_is_checked_again_after_a_change_too(source, decoded):
+    rows = [{"prompt": "p", "images": "['a.png', 'lost.png']", "answer": "a"}, {"prompt": "p", "answer": "a"}]
+    lines = write_lines(source.parent / "text.jsonl", rows)
+    Dataset.from_list(rows).to_parquet(source.parent / "text.parquet")
+    for file in (lines, source.parent / "text.parquet"):
+        (source.parent / "lost.png").unlink(missing_ok=True)
+        assert len(load_rows(file).dataset) == 1
+        (source.parent / "lost.png").write_bytes(png())
+        decoded.clear()
+        assert len(load_rows(file).dataset) == 2
+        assert decoded == ["a.png", "lost.png"]
+
+
 def test_images_in_a_data_file_and_repaired_ones_are_decoded_once(tmp_path, decoded):
     PIL.Image.new("RGBA", (2, 2)).save(tmp_path / "clear.png")
     stored = [{"bytes": png(), "path": "a.png"}, {"bytes": None, "path": str(tmp_path / "clear.png")}]

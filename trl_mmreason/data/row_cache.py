@@ -24,7 +24,7 @@ from datasets import Dataset
 from ..grading.version import grader_version
 from ..messages import images_inside
 from .row_sources import parsed_lines
-from .row_values import cell, local_path
+from .row_values import cell, listed_images, local_path
 from .rows import RowReader
 from .video import VIDEO_NAMES, pyav
 
@@ -67,7 +67,7 @@ def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_jso
 def _paths_in_lines(lines: Dataset, reader: RowReader) -> Iterator[str]:
     for row in parsed_lines(lines):
         values = {name: cell(row, column) for name, column in reader.columns.items()}
-        seen = [values.get(name) for name in ("images", *VIDEO_NAMES)]
+        seen = [listed_images(values.get("images")), *(values.get(name) for name in VIDEO_NAMES)]
         for one in (*_flat(seen), *images_inside(values.get("prompt"))):
             path = one.get("path") if isinstance(one, Mapping) else one
             if isinstance(path, str):
@@ -111,7 +111,8 @@ def _paths_in(array: pa.Array, is_image: bool) -> Iterator[str]:
         for field in kind:
             yield from _paths_in(pc.struct_field(array, field.name), field.name in _IMAGE_FIELDS)
     elif is_image and pa.types.is_string(kind):
-        yield from array.drop_null().to_pylist()
+        texts = array.drop_null().to_pylist()
+        yield from (one for one in _flat([listed_images(text) for text in texts]) if isinstance(one, str))
 
 
 def _file_state(path: Path) -> tuple[str, int, int] | tuple[str]:
