@@ -48,6 +48,14 @@ def test_columns_and_problems_are_printed(folder, capsys, caplog):
     assert image["attrs"]["src"].startswith("data:image/png;base64,")
 
 
+def test_rows_without_an_image_are_counted_where_others_have_one(folder, capsys):
+    texts = [{"prompt": "p", "image": name, "answer": "a"} for name in ("", "", "red.png")]
+    shown(folder, texts)
+    assert "rows.jsonl: 3 of 3 rows can be used, 2 of them without an image\n" in capsys.readouterr().out
+    shown(folder, texts[:2])
+    assert "rows.jsonl: 2 of 2 rows can be used\n" in capsys.readouterr().out
+
+
 def test_shown_rows_are_spread_over_all(folder):
     rows = [{"prompt": f"{number}+1?", "answer": str(number + 1), "options": ["1", "2"]} for number in range(8)]
     rows = [{**row, "options": None, "id": f"q{row['answer']}"} for row in rows]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.compute as pc
+
 from ..data.folders import write_whole
 from ..data.row_kinds import KINDS
 from ..data.row_loading import LoadedRows
@@ -43,9 +45,12 @@ def problem_counts(loaded: LoadedRows) -> list[tuple[str, str]]:
 
 
 def counts_line(loaded: LoadedRows, name: str) -> str:
-    """A sentence with the number of usable rows."""
+    """A sentence with the number of usable rows, and of those without an image where others have one."""
     bad = len({(problem.row, problem.id) for problem in loaded.problems})
-    return f"{name}: {len(loaded.dataset)} of {len(loaded.dataset) + bad} rows can be used"
+    tables = loaded.dataset.select_columns(["images"]).with_format("arrow").iter(1000)
+    alone = sum(pc.sum(pc.equal(pc.list_value_length(table["images"]), 0)).as_py() or 0 for table in tables)
+    blind = f", {alone} of them without an image" if 0 < alone < len(loaded.dataset) else ""
+    return f"{name}: {len(loaded.dataset)} of {len(loaded.dataset) + bad} rows can be used{blind}"
 
 
 def write_rows_page(path: str | Path, loaded: LoadedRows, *, name: str, command: str, shown: int = 10) -> None:
