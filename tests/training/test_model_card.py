@@ -20,6 +20,7 @@ from trl_mmreason.scripts.single_stage import train_once
 from trl_mmreason.training.model_card import (
     COMPARED,
     MINIATURE_RECORD,
+    _drawn_category,
     add_results,
     base_model,
     describe_data,
@@ -87,6 +88,14 @@ def test_a_miniature_s_card_says_so_and_names_method_data_and_results(trained):
     assert shown in trained.text
     assert "None" not in trained.text
     assert json.loads((card_folder(trained) / "config.json").read_text())[MINIATURE_RECORD] == "qwen2_5_vl/test"
+
+
+def test_a_miniature_that_was_trained_on_other_rows_shows_no_drawn_problem(trained):
+    row = {"prompt": "What is the total?", "id": "train-0", "category": "total"}
+    drawn = {**row, "id": "saved/adding-1-train-000003", "category": "adding"}
+    assert _drawn_category(row) is _drawn_category({"prompt": "p"}) is None
+    assert _drawn_category(drawn) == "adding"
+    assert "built, and that knows nothing but what it was trained on.\n" in trained.text
 
 
 @pytest.mark.full

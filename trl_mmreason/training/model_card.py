@@ -98,9 +98,9 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
     _, _, rest = rest.partition("It has been trained using")
     _, _, training = rest.partition("## Training procedure")
     category = None
-    if miniature:  # rows of drawn problems, which others may have saved as a file, say of which kind they are
+    if miniature:
         drawn = str(dataset_name).startswith(MINIATURE)
-        category = str(dataset_name).removeprefix(MINIATURE) if drawn else _first_row(trainer).get("category")
+        category = str(dataset_name).removeprefix(MINIATURE) if drawn else _drawn_category(_first_row(trainer))
     origin = describe_origin(name, base, miniature)
     card.text = (
         f"{head}This model is {origin}.\n"
@@ -178,8 +178,8 @@ def describe_origin(name: str | None, base: str | None, miniature: str | None) -
         return f"a fine-tuned version of [{base}](https://huggingface.co/{base})"
     if miniature:
         return (
-            f"a fine-tuned miniature (`{miniature}`): a model of random weights that trl-mmreason built and taught to "
-            "answer drawn problems, and that knows nothing else"
+            f"a fine-tuned miniature (`{miniature}`): a model of random weights that trl-mmreason built, and that "
+            "knows nothing but what it was trained on"
         )
     if name:
         return f"a fine-tuned version of the checkpoint `{Path(name).name}`, whose own card names no base model"
@@ -203,7 +203,7 @@ def example(trainer: Any, category: str | None, scores: bool) -> str:
 
     Args:
         trainer: has trained and saved it.
-        category: of the drawn problems that a miniature knows, which can read no other images; `None` for others.
+        category: of the drawn problems that a miniature was trained on; `None` for other models and other rows.
         scores: whether it scores chains of steps in the place of answering.
     """
     model = trainer.hub_model_id or trainer.args.output_dir
@@ -230,6 +230,13 @@ def training_system_prompt(trainer: Any) -> str | None:
     prompt = _first_row(trainer).get("prompt")
     first = prompt[0] if prompt and not isinstance(prompt, str) else {}
     return text_of(first["content"]) if first.get("role") == "system" else None
+
+
+def _drawn_category(row: Mapping[str, Any]) -> str | None:
+    """The kind of drawn problem of a row that was saved as a file: its id begins with it ("adding-2-train-000017")."""
+    category = row.get("category")
+    is_drawn = re.search(rf"(?:^|/){re.escape(str(category))}-[1-3]-\w+-\d{{6}}", str(row.get("id")))
+    return str(category) if is_drawn else None
 
 
 def _first_row(trainer: Any) -> dict[str, Any]:
