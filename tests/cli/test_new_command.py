@@ -50,6 +50,12 @@ def test_a_recipe_that_training_takes(folder, capsys):
         main(["new", "adapo", "--data", "my.jsonl", "--model", "org/model"])
 
 
+def test_the_commands_to_run_next_can_be_copied(folder, capsys):
+    (folder / "my recipes").mkdir()
+    main(["new", "adapo", "--data", "my.jsonl", "--model", "org/model", "--output", "my recipes/a.yaml", *COLUMNS])
+    assert "  mmreason train adapo --config 'my recipes/a.yaml'\n" in capsys.readouterr().out
+
+
 def test_a_model_that_is_not_here_is_named(folder, capsys):
     with pytest.raises(SystemExit, match="training will not take a.yaml as it is; see the lines that begin with FAIL"):
         main(["new", "adapo", "--data", "my.jsonl", "--model", "./lost", "--output", "a.yaml", *COLUMNS])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,8 +72,8 @@ def run(arguments: Namespace) -> None:
         lines.append("Nothing is compared before and after training without --eval-data.")
     lines += [
         f"Wrote {output}. Next:",
-        f"  mmreason doctor --config {output} --method {arguments.method}",
-        f"  mmreason train {arguments.method} --config {output}",
+        f"  mmreason doctor --config {shlex.quote(str(output))} --method {arguments.method}",
+        f"  mmreason train {arguments.method} --config {shlex.quote(str(output))}",
     ]
     print("\n".join(lines))  # noqa: T201 - what the command is asked for
     if any(finding.level == "FAIL" for finding in findings):
