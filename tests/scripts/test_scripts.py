@@ -23,6 +23,7 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts.comparison import train_and_compare
 from trl_mmreason.scripts.refusals import WrongArgument, exit_on_refusal
 from trl_mmreason.scripts.script_parser import ScriptParser
+from trl_mmreason.scripts.sections import setting_faults
 from trl_mmreason.scripts.single_stage import (
     AGAIN,
     LORA_TARGETS,
@@ -383,6 +384,16 @@ def test_a_recipe_names_tolerance_and_judge():
     assert (judged.grader, asked) == (Grader(tolerance=0.1), ["judge"])
     served = DataArguments("x", judge_model="judge", judge_server="http://127.0.0.1:1/v1").grader(None)
     assert "'kind': 'server', 'model': 'judge', 'openai_only': True" in repr(served)
+
+
+def test_a_tolerance_is_a_number_in_yaml():
+    assert [*setting_faults(yaml.safe_load("tolerance: 0.05"), DataArguments)] == []
+    assert DataArguments("x", tolerance=0.05) == DataArguments("x", tolerance="0.05")
+    with pytest.raises(ValueError, match="tolerance='5', expected strict, lenient or a share between 0 and 1"):
+        DataArguments("x", tolerance=5)
+    assert [name for name, _ in setting_faults({"tolerance": True, "on_error": 1}, DataArguments)] == [
+        *("tolerance", "on_error")
+    ]
 
 
 def test_what_cannot_grade_is_refused():

@@ -110,6 +110,7 @@ class DataArguments:
             setattr(self, name, parse_optional_text(name, getattr(self, name)))
         if self.judge_server and not self.judge_model:
             raise ValueError(f"judge_server={self.judge_server!r} came without judge_model: name the model there.")
+        self.tolerance = str(self.tolerance)  # a number in YAML
         try:
             assert self.rules
         except ValueError as error:

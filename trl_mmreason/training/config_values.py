@@ -78,6 +78,8 @@ def wrong_type(name: str, value: Any, hint: Any) -> str | None:
     """
     if _fits(value, hint) or (name == "scale_rewards" and isinstance(value, bool)):  # TRL's older names
         return None
+    if name == "tolerance" and isinstance(value, int | float) and not isinstance(value, bool):  # a share, or a name
+        return None
     kinds = [get_origin(each) or each for each in _members(hint)]
     expected = " or ".join(dict.fromkeys(_TYPES[each] for each in kinds if each in _TYPES))
     quotes = ". Fix: put it in quotes" if isinstance(value, bool) and str in kinds else ""  # YAML's no is false
