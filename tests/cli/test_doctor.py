@@ -426,6 +426,12 @@ def test_the_method_of_a_copied_recipe_is_found(name, tmp_path):
     assert parser.method == ("adapo" if name.startswith("grpo") else name.partition("/")[0])
 
 
+def test_the_folder_of_an_interrupted_run_names_its_checkpoint(tmp_path, capsys):
+    (tmp_path / "checkpoint-5").mkdir()
+    _, lines = doctor(capsys, "--model", tmp_path)
+    assert f"FAIL  the folder {tmp_path} holds no model: it has no config.json; {tmp_path}/checkpoint-5 may" in lines
+
+
 def test_an_adapter_is_named_as_one(tmp_path, capsys):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
     _, lines = doctor(capsys, "--model", tmp_path)

@@ -15,7 +15,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ...compat.chat_template import next_turn_ids
 from ...compat.fused_head import measured_head_output
-from ...data.folders import check_model_path
+from ...data.folders import check_model_folder
 from ...data.rows import DataError
 from ...generation.batch import declared_end_ids, encode
 from ...generation.model_loading import ENCODING_ERRORS, auto_class_of, load_processor
@@ -62,7 +62,7 @@ def load_for_checks(name: str, *, weights: bool = False) -> tuple[Any, Any, list
     if name.startswith(MINIATURE):
         model, processor = build_model(*family_and_size(name))
         return model, processor, declared_end_ids(model.generation_config, processor)
-    check_model_path(name)
+    check_model_folder(name)
     refuse_adapter(name)
     config = AutoConfig.from_pretrained(name)
     if problem := architecture_problem(config):
