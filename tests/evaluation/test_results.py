@@ -130,6 +130,17 @@ def test_a_question_without_a_usable_gold_counts_nowhere():
     assert found.counts["unusable_gold"] == 1
 
 
+def test_a_question_whose_first_answer_the_judge_left_open_counts_nowhere():
+    """As a first answer without a verdict is none that was wrong and got corrected."""
+    silent = sample(True, True)
+    silent["turns"][0] |= {"correct": None, "decided_by": "unreadable"}
+    found = summarise(samples([silent], [sample(True, True)], [sample(False, True)]))
+    rates = {name: found.metrics[name].value for name in ("acc_t1", "acc_t2", "correction_share")}
+    assert rates == {"acc_t1": 1 / 2, "acc_t2": 1, "correction_share": 1 / 2}
+    assert (found.counts["decided_by_unreadable"], found.counts["unusable_gold"]) == (1, 0)
+    assert "1 answers have no verdict" in format_results(found)
+
+
 def test_when_no_gold_is_usable_nothing_is_claimed():
     found = summarise(samples([sample(None)], category=["bars"]))
     assert math.isnan(found.metrics["accuracy"].value)

@@ -85,8 +85,10 @@ def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has
 
 
 def is_usable(row: Sequence[Mapping[str, Any] | Failure]) -> bool:
-    """Whether a question's gold answer is usable; assumed where every sample failed."""
-    return all(isinstance(sample, Failure) or sample["turns"][-1]["correct"] is not None for sample in row)
+    """Whether every answer to a question has a verdict; assumed where every sample failed."""
+    return all(
+        turn["correct"] is not None for sample in row if not isinstance(sample, Failure) for turn in sample["turns"]
+    )
 
 
 def final_turn(sample: Mapping[str, Any] | Failure, turns: int) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ class EvaluatedQuestion:
         id: id of the question.
         gold: the gold answer.
         problem: problem that the question is a variant of; its own id if it stands alone.
-        usable: whether its gold answer can be used; otherwise it counts nowhere.
+        usable: whether all answers to it have a verdict; otherwise it counts nowhere.
     """
 
     id: str
@@ -182,11 +182,15 @@ def _counts(samples: Samples, usable: int) -> dict[str, int]:
         }
     )
     counts.update(f"decided_by_{turn['decided_by']}" for turn in final)
+    if unreadable := sum(map(_unreadable_turns, done)):
+        counts["decided_by_unreadable"] = unreadable  # also of a first answer, as each costs its question
     return dict(counts)
 
 
 def _was_unreadable(tried: Sequence[dict[str, Any] | Failure]) -> bool:
-    """Whether a question has no verdict because a judge's reply about a final answer is missing or cannot be read."""
-    return any(
-        not isinstance(sample, Failure) and sample["turns"][-1]["decided_by"] == "unreadable" for sample in tried
-    )
+    """Whether a question has no verdict because a judge's reply about an answer is missing or cannot be read."""
+    return any(not isinstance(sample, Failure) and _unreadable_turns(sample) for sample in tried)
+
+
+def _unreadable_turns(sample: dict[str, Any]) -> int:
+    return sum(turn["decided_by"] == "unreadable" for turn in sample["turns"])
