@@ -102,12 +102,15 @@ def test_many_changes_are_listed_in_part(tmp_path):
 
 
 def in_each_form(folder, colour):
-    """An image of this colour as data sets store it, and as the path of one file."""
-    (folder / "picture.png").write_bytes(png(colour))
-    return {"PIL": Images.new("RGB", (2, 2), colour), "bytes": png(colour), "path": str(folder / "picture.png")}
+    """An image of this colour as data sets store it, and as the path of one file, with an ending or without."""
+    for name in ("picture.png", "picture"):
+        (folder / name).write_bytes(png(colour))
+    paths = {"path": str(folder / "picture.png"), "path without a dot": str(folder / "picture")}
+    paths["record"] = {"bytes": None, "path": paths["path without a dot"]}  # as `load_rows` stores it
+    return {"PIL": Images.new("RGB", (2, 2), colour), "bytes": png(colour), **paths}
 
 
-@pytest.mark.parametrize("form", ["PIL", "bytes", "path"])
+@pytest.mark.parametrize("form", ["PIL", "bytes", "path", "path without a dot", "record"])
 def test_another_image_under_an_id_is_refused(tmp_path, form):
     """Of a path the file is read: another file under the same path, of the same size, is another image."""
     path = tmp_path / "s.sqlite"

@@ -124,18 +124,22 @@ def _source(value: Any) -> Image.Image | Path | bytes | str:
     """An image of a row as a PIL image, the path or the bytes of a file, or a link; see `open_image`."""
     if problem := record_problem(value):
         raise TypeError(f"An image is {problem}.")
+    is_path = isinstance(value, os.PathLike)
     if isinstance(value, Mapping):
+        is_path = not value.get("bytes")
         value = value.get("bytes") or value.get("path") or b""
     if isinstance(value, str) and value.startswith(_LINKS):
         return value
-    if isinstance(value, str | os.PathLike) and "." in str(value) and not str(value).startswith("data:"):
+    if isinstance(value, str):  # base64 has no dot, but a path need not have one
+        is_path = not value.startswith("data:") and (is_path or "." in value or os.path.isfile(value))
+    if is_path and isinstance(value, str | os.PathLike):
         if not os.path.isfile(value):
             raise FileNotFoundError(
                 f"The image {str(value)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
                 "data set with trl_mmreason.data.row_loading.load_rows, which checks all rows before training."
             )
         return Path(value)
-    if isinstance(value, str):  # a data URL or base64, whose letters have no dot
+    if isinstance(value, str):  # a data URL or base64
         value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
     if isinstance(value, Image.Image | bytes):
         return value
