@@ -241,3 +241,21 @@ def test_a_folder_whose_card_names_its_files_is_read(folder):
         load_rows(hub)
     (hub / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: train.parquet\n---\n")
     assert load_rows(hub).dataset["answer"][:] == ["1"]
+
+
+def test_a_card_says_which_files_of_lines_are_the_split(folder):
+    """Whatever they are called: the rows of a test set named held.jsonl were read for training."""
+    hub = folder / "hub"
+    hub.mkdir()
+    for name in ("rows", "held"):
+        write_lines(hub / f"{name}.jsonl", [{"prompt": name, "image": "red.png", "answer": "1"}])
+    (hub / "red.png").write_bytes(png())
+    files = "\n".join(
+        f"  - {{split: {split}, path: {name}.jsonl}}" for split, name in (("train", "rows"), ("test", "held"))
+    )
+    (hub / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
+    for split, name in (("train", "rows"), ("test", "held")):
+        (row,) = load_rows(hub, split=split, on_error="raise").dataset
+        assert row["prompt"][0]["content"] == name
+    with pytest.raises(DataError, match="validation"):
+        load_rows(hub, split="validation")

@@ -8,12 +8,24 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, List, Video, load_dataset, load_from_disk
+from datasets import (
+    Audio,
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    LargeList,
+    List,
+    Video,
+    load_dataset,
+    load_dataset_builder,
+    load_from_disk,
+)
 from datasets.exceptions import DatasetsError
 
 from .folders import is_missing_path
@@ -22,7 +34,8 @@ from .row_values import RefusedValue
 from .rows import DataError
 from .unseen_media import unseen_media
 
-SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
+_LINES = (".jsonl", ".json", ".csv", ".tsv")  # read line by line
+SUFFIXES = (".parquet", *_LINES)
 _ACCEPTED = (
     f"A source is a Hub id, a file ({', '.join(SUFFIXES)}), a folder of such files, an image folder with "
     "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset. A configuration of a Hub id follows "
@@ -90,12 +103,15 @@ def read_completions(source: str, split: str = "train") -> Dataset:
 
 
 def _read_folder(folder: Path, split: str) -> Source:
-    """Read an image folder, a folder of JSON lines, or one in datasets' own layout."""
+    """Read an image folder, a folder of JSON lines, or one in datasets' own layout or with a card of its files."""
     for inner in [folder / split, folder] if split == "train" else [folder / split]:
         for suffix in (".jsonl", ".csv", ".parquet"):
             metadata = inner / f"metadata{suffix}"
             if metadata.is_file():
                 return _read_files([metadata], folder.name)
+    card = folder / "README.md"
+    if card.is_file() and "data_files" in card.read_text(encoding="utf-8"):
+        return _read_by_card(folder, split)
     _refuse_mixed(folder)
     for suffix in (".jsonl", ".json"):
         files = sorted(folder.glob(f"*{suffix}"))
@@ -104,11 +120,17 @@ def _read_folder(folder: Path, split: str) -> Source:
     return Source(_load(str(folder), str(folder), split=split), folder.name, folder)
 
 
+def _read_by_card(folder: Path, split: str) -> Source:
+    """Read the files that the data set's card names for the split, whatever they are called."""
+    by_split = _load(str(folder), str(folder), loader=load_dataset_builder).config.data_files or {}
+    files = [Path(file) for file in by_split.get(split, ())]
+    if len({file.suffix for file in files}) == 1 and files[0].suffix in _LINES:
+        return _read_files(files, folder.name)._replace(image_root=folder)
+    return Source(_load(str(folder), str(folder), split=split), folder.name, folder)
+
+
 def _refuse_mixed(folder: Path) -> None:
     """Refuse files of several kinds: only one kind would be read, silently."""
-    card = folder / "README.md"
-    if card.is_file() and "data_files" in card.read_text(encoding="utf-8"):
-        return  # the data set's card says which files to read
     kinds: dict[str, list[str]] = {}
     for file in sorted({*folder.glob("*"), *folder.rglob("*.parquet")}):
         if file.suffix in SUFFIXES and file.name not in _ABOUT:
@@ -158,9 +180,9 @@ def _read_files(files: list[Path], name: str) -> Source:
     return Source(lines if len(filled) == len(lines) else lines.select(filled), name, folder, is_json=True)
 
 
-def _load(source_name: str, *args: Any, **kwargs: Any) -> Dataset:
+def _load(source_name: str, *args: Any, loader: Callable[..., Any] = load_dataset, **kwargs: Any) -> Any:
     try:
-        return load_dataset(*args, **kwargs)
+        return loader(*args, **kwargs)
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         if isinstance(error.__cause__, UnicodeDecodeError):
             raise DataError(f"{source_name!r} is not in UTF-8 ({error.__cause__}). Fix: save it as UTF-8.") from error
