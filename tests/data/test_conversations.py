@@ -259,3 +259,16 @@ def test_a_card_says_which_files_of_lines_are_the_split(folder):
         assert row["prompt"][0]["content"] == name
     with pytest.raises(DataError, match="validation"):
         load_rows(hub, split="validation")
+
+
+@pytest.mark.parametrize(("ending", "separator"), [("csv", ","), ("tsv", "\t")])
+def test_a_folder_of_csv_keeps_its_texts_as_one_file_does(folder, ending, separator):
+    """datasets reads "007" as 7, which another row may be, 0.50 as 0.5, and None as no answer."""
+    cells = [("id", "prompt", "answer"), ("007", "How much?", "0.50"), ("7", "Which?", "None")]
+    folder = folder / "rows"
+    folder.mkdir()
+    for name in ("train", "test"):
+        (folder / f"{name}.{ending}").write_text("\n".join(map(separator.join, cells[: 3 if name == "train" else 2])))
+    rows = load_rows(folder, on_error="raise").dataset
+    assert (rows["id"][:], rows["answer"][:]) == (["007", "7"], ["0.50", "None"])
+    assert load_rows(folder, split="test").dataset["id"][:] == ["007"]

@@ -103,7 +103,7 @@ def read_completions(source: str, split: str = "train") -> Dataset:
 
 
 def _read_folder(folder: Path, split: str) -> Source:
-    """Read an image folder, a folder of JSON lines, or one in datasets' own layout or with a card of its files."""
+    """Read an image folder, a folder of JSON or CSV, or one in datasets' own layout or with a card of its files."""
     for inner in [folder / split, folder] if split == "train" else [folder / split]:
         for suffix in (".jsonl", ".csv", ".parquet"):
             metadata = inner / f"metadata{suffix}"
@@ -113,7 +113,7 @@ def _read_folder(folder: Path, split: str) -> Source:
     if card.is_file() and "data_files" in card.read_text(encoding="utf-8"):
         return _read_by_card(folder, split)
     _refuse_mixed(folder)
-    for suffix in (".jsonl", ".json"):
+    for suffix in _LINES:
         files = sorted(folder.glob(f"*{suffix}"))
         if files and not any(folder.rglob("*.parquet")):
             return _read_files(_files_of_split(files, split), folder.name)
