@@ -124,3 +124,9 @@ def test_a_mixture_that_is_not_there_or_no_yaml(folder):
 def test_counts_go_by_the_largest_remainder():
     assert share_counts({"a": 10, "b": 10, "c": 10}, {"a": 1, "b": 1, "c": 1}, 10) == {"a": 4, "b": 3, "c": 3}
     assert share_counts({"a": 3, "b": 100}, {"a": 0.1, "b": 0.9}) == {"a": 3, "b": 27}
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1, 1e7])
+def test_weights_count_by_their_ratio_however_small_or_large_they_are(scale):
+    assert share_counts({"a": 100, "b": 100}, {"a": 14 * scale, "b": 6 * scale}, 100) == {"a": 70, "b": 30}
+    assert share_counts({"a": 100, "b": 100}, {"a": scale, "b": 1e-9 * scale}) == {"a": 100, "b": 0}

@@ -159,8 +159,10 @@ def share_counts(sizes: Mapping[str, int], weights: Mapping[str, float], total: 
         weights: name → weight.
         total: number of rows of the whole; by default the largest for which every part has enough.
     """
-    exact = {name: Fraction(weights[name]).limit_denominator(_DIGITS) for name in sizes}
-    exact = {name: weight / sum(exact.values()) for name, weight in exact.items()}
+    sum_of_weights = sum(weights[name] for name in sizes)
+    exact = {name: Fraction(weights[name] / sum_of_weights).limit_denominator(_DIGITS) for name in sizes}
+    exact = {name: max(share, Fraction(1, _DIGITS)) for name, share in exact.items()}
+    exact = {name: share / sum(exact.values()) for name, share in exact.items()}
     if total is None:
         total = math.floor(min(sizes[name] / share for name, share in exact.items()))
     counts = {name: math.floor(total * share) for name, share in exact.items()}
