@@ -121,6 +121,13 @@ def test_a_mixture_that_is_not_there_or_no_yaml(folder):
         load_rows(folder / "m.yml")
 
 
+def test_a_key_that_comes_twice_is_refused(folder):
+    """YAML's parser takes the last one without a word."""
+    (folder / "m.yaml").write_text("sources:\n  - {source: sums.jsonl, weight: 0.7, weight: 0.2}\n")
+    with pytest.raises(DataError, match="`weight` comes twice, in lines 2 and 2"):
+        load_rows(folder / "m.yaml")
+
+
 def test_counts_go_by_the_largest_remainder():
     assert share_counts({"a": 10, "b": 10, "c": 10}, {"a": 1, "b": 1, "c": 1}, 10) == {"a": 4, "b": 3, "c": 3}
     assert share_counts({"a": 3, "b": 100}, {"a": 0.1, "b": 0.9}) == {"a": 3, "b": 27}

@@ -24,7 +24,7 @@ from datasets import Dataset, List, Value, concatenate_datasets
 
 from .folders import is_missing_path
 from .rows import TOLERANCE, DataError
-from .user_text import suggestion
+from .user_text import parse_unique_yaml, suggestion
 
 MIXTURES = (".yaml", ".yml")
 _DIGITS = 10**6  # resolution of a share
@@ -65,7 +65,7 @@ def read_mixture(path: Path) -> list[Part]:
     if not path.is_file():
         raise DataError(f"{str(path)!r} does not exist here (looked from {Path.cwd()})")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_unique_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"{str(path)!r} is not YAML: {error}") from error
     rows = content.get("sources") if isinstance(content, Mapping) and content.keys() == {"sources"} else None

@@ -1,4 +1,4 @@
-"""Text that users write: JSON in which no name comes twice, and the nearest existing name to an unknown one."""
+"""Text that users write: JSON and YAML in which no name comes twice, and the nearest known name to an unknown one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
+
+import yaml
 
 
 def parse_unique(text: str) -> Any:
@@ -23,6 +25,27 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if repeated:
         raise ValueError(f"`{repeated[0]}` comes twice")
     return dict(pairs)
+
+
+def parse_unique_yaml(text: str) -> Any:
+    """Parse YAML, of which the usual parser would take the last of two equal names.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, or a mapping has a name twice.
+    """
+    return yaml.load(text, _UniqueKeys)  # noqa: S506 - a safe one
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if str(key.value) in lines:
+                raise yaml.YAMLError(f"`{key.value}` comes twice, in lines {lines[str(key.value)]} and {line}")
+            lines[str(key.value)] = line
+        return node
 
 
 def suggestion(name: str, names: Iterable[str], folder: str = "") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..data.user_text import suggestion
+from ..data.user_text import parse_unique_yaml, suggestion
 
 _IN_WHEEL = Path(__file__).parents[1] / "_recipes"
 
@@ -54,21 +54,9 @@ def read_config(name: str) -> dict[str, Any]:
         FileNotFoundError, ValueError: it does not exist; it is not YAML, or no lines of the form `name: value`.
     """
     try:
-        config = yaml.load(config_file(name).read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe one
+        config = parse_unique_yaml(config_file(name).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
     return config
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if str(key.value) in lines:
-                raise yaml.YAMLError(f"`{key.value}` comes twice, in lines {lines[str(key.value)]} and {line}")
-            lines[str(key.value)] = line
-        return node
