@@ -42,6 +42,15 @@ def test_further_pairs_of_a_question():
     assert [len(images) for images in pairs["images"]] == [2, 2, 2]
 
 
+def test_paths_of_one_text_are_no_pair_however_their_scores_were_rounded():
+    rows = Dataset.from_list(drawn_rows(1))
+    (id_,) = rows["id"]
+    paths = {id_: [Path(k, read_path(text), 5, True) for k, text in enumerate(("same", "same", "other"))]}
+    pairs = make_pairs(rows, paths, {id_: [0.5, 0.502, 0.1]}, threshold=0.0, pairing="all")
+    assert (pairs["chosen_score"], pairs["rejected_score"]) == ([0.502, 0.5], [0.1, 0.1])
+    assert not len(make_pairs(rows, paths, {id_: [0.5, 0.502]}, threshold=0.0))
+
+
 def test_how_often_the_chosen_and_the_rejected_are_right():
     """Of three chosen paths one is right, of two rejected that can be graded none; without pairs there is no share."""
     rows = Dataset.from_list(drawn_rows(3))

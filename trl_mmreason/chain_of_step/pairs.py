@@ -79,7 +79,8 @@ def make_pairs(
         totals = scores.get(id_, ())
         for positive, negative in select_pairs(totals, threshold, pairing, max_pairs=max_pairs):
             chosen, rejected = paths[id_][positive].text, paths[id_][negative].text
-            pairs.append(Pair(position, chosen, rejected, totals[positive], totals[negative]))
+            if chosen != rejected:  # of equal texts the scores may differ by rounding, in 16 bit by more than 0.001
+                pairs.append(Pair(position, chosen, rejected, totals[positive], totals[negative]))
     return pairs_dataset(questions, pairs)
 
 
