@@ -19,8 +19,10 @@ from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 from transformers import AutoTokenizer
 
-from trl_mmreason.cli.commands import command_options
-from trl_mmreason.cli.main import main
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
+from trl_mmreason.cli.commands import command_options, trajectories
+from trl_mmreason.cli.commands import evaluate as evaluate_command
+from trl_mmreason.cli.main import build_parser, main
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.jobs import run
 from trl_mmreason.jobs.store import Store, StoreError
@@ -297,6 +299,20 @@ def test_a_system_prompt_is_a_name_a_file_or_a_text(given, meant, tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("As in the file.\n", encoding="utf-8")
     assert command_options.system_prompt(Namespace(system_prompt=str(file) if given == "FILE" else given)) == meant
+
+
+@pytest.mark.parametrize("given", [[], ["null"], ["Check it."]])
+def test_null_in_the_place_of_a_message_is_the_usual_one(given):
+    """It was sent to the policy as it stands."""
+    option = ["--followup", *given] if given else []
+    parsed = build_parser().parse_args(["evaluate", "ai2d", "--model", "m", "--protocol", "two-turn", *option])
+    meant = given if given == ["Check it."] else [EVALUATION_PROMPT]
+    assert [evaluate_command._protocol(parsed).followup] == meant
+    option = ["--caption-prompt", *given] if given else []
+    parsed = build_parser().parse_args(["trajectories", "a", "b", "--model", "m", "--reasoner", "r", *option])
+    assert trajectories.selection_settings(parsed).get("caption_prompt") == (
+        "Check it." if "Check it." in given else None
+    )
 
 
 @pytest.mark.full

@@ -68,6 +68,11 @@ def texts(arguments: Namespace, *names: str) -> dict[str, str | None]:
     return {name: parse_optional_text(_option(name), text) for name, text in given.items()}
 
 
+def text(arguments: Namespace, name: str, usual: str) -> str:
+    """The text that was given; the usual one without it, and for "null"."""
+    return texts(arguments, name).get(name) or usual
+
+
 def add_system_prompt(command: ArgumentParser, otherwise: str = "null for none") -> None:
     """Declare the system prompt; `otherwise` ends the help text: the default, and who sees it."""
     prompt = f"system message: sophia for SOPHIA's slow-thinking prompt (Fig. A4), a file, or the text; {otherwise}"

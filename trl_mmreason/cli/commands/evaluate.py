@@ -257,7 +257,7 @@ def _protocol(arguments: Namespace) -> Any:
         from ...adapo.prompts import EVALUATION_PROMPT
         from ...generation.protocols import TwoTurn
 
-        return TwoTurn(arguments.followup or EVALUATION_PROMPT)
+        return TwoTurn(options.text(arguments, "followup", EVALUATION_PROMPT))
     if arguments.protocol == "reflection":
         from ...srpo.protocols import Reflection
 

@@ -30,7 +30,7 @@ def run(arguments: Namespace) -> None:
         from ...baselines.star import make_revisions
 
         policy = options.load_engine(arguments)
-        followup = arguments.followup or EVALUATION_PROMPT
+        followup = options.text(arguments, "followup", EVALUATION_PROMPT)
         return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
 
     options.run_pipeline(

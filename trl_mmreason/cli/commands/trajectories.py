@@ -86,5 +86,5 @@ def selection_settings(arguments: Namespace) -> dict[str, Any]:
         "caption_sampling_params": options.own_sampling(arguments, "caption"),
         **{name: getattr(arguments, name) for name in _SELECTION},
         **options.texts(arguments, "thinking_prompt"),
-        **({"caption_prompt": arguments.caption_prompt} if arguments.caption_prompt else {}),
+        **{name: text for name, text in options.texts(arguments, "caption_prompt").items() if text is not None},
     }
