@@ -13,6 +13,7 @@ _NUMBER = Value("int64")
 _LETTERS = list("ABCD")
 _PHYX = texts("index question answer image category subfield reasoning_type")  # the image in base64
 _HR_BENCH = {**texts("question answer category A B C D cycle_category image"), "index": _NUMBER}
+_SIGN = "What is on the sign? a bear; a deer; a fox; a hare"  # the question, in whatever order its choices are
 _DIRECTLY = "Please answer directly with only the letter of the correct option and nothing else."
 _WITH_A_LETTER = "Answer with the option's letter from the given choices directly."
 
@@ -47,8 +48,8 @@ def _hr_bench():
             ),
         ],
         asked=[
-            Asked(right="a hare", wrong="A", options=["a fox", "a hare", "a deer", "a bear"]),
-            Asked(right="A", wrong="a fox", options=["a hare", "a deer", "a bear", "a fox"]),
+            Asked(right="a hare", wrong="A", options=["a fox", "a hare", "a deer", "a bear"], group=_SIGN),
+            Asked(right="A", wrong="a fox", options=["a hare", "a deer", "a bear", "a fox"], group=_SIGN),
         ],
         columns={"id": "index", "category": "category"},
         needed="answer",

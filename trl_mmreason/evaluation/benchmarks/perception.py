@@ -110,9 +110,15 @@ def _v_star(row: Row) -> Question:
 
 def _hr_bench(row: Row) -> Question:
     choices = required_choices([label(row, one) or "" for one in "ABCD"], "A")
-    right = letter(row, "answer", choices)
+    right, question = letter(row, "answer", choices), text(row, "question")
     return Question(
-        text(row, "index"), text(row, "question"), image(row, "image"), right, choices, label(row, "category")
+        text(row, "index"),
+        question,
+        image(row, "image"),
+        right,
+        choices,
+        label(row, "category"),
+        group=f"{question} {'; '.join(sorted(choices.values()))}",  # four rows, with four orders of the choices
     )
 
 
