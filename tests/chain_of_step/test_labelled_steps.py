@@ -9,6 +9,7 @@ from trl_mmreason.chain_of_step.config import ProcessRewardConfig
 from trl_mmreason.chain_of_step.labelled_steps import chains_of_steps, read_labelled_chains
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer, _labels
 from trl_mmreason.chain_of_step.template import parse_chain
+from trl_mmreason.data.row_loading import load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 TURNS = ["### Question:\n<image>\nWhich colour?\n\n### Solution Process:\nIt is warm.", "+", "So it is blue.", "-"]
@@ -34,6 +35,15 @@ def test_steps_become_a_chain_whose_labels_fit(steps_file):
     torch.testing.assert_close(labels, torch.tensor([torch.nan, 1.0, 0.0]), equal_nan=True)
     assert row["prompt"] == [{"role": "user", "content": "Which colour?"}]
     assert [image.getpixel((0, 0)) for image in row["images"]] == [(255, 0, 0)]
+
+
+def test_a_label_is_soft_where_a_score_is_right_above_zero(tmp_path):
+    """As in Math-Shepherd's soft labels, the share of right continuations, of which none was 1."""
+    given = [("label", 0.3), ("label", 0), ("label", None), ("score", 0.3), ("score", 0)]
+    steps = [{"step": f"{name} {value}", name: value} for name, value in given]
+    rows = [{"question": "?", "steps": steps}]
+    for source in (Dataset.from_list(rows), write_lines(tmp_path / "steps.jsonl", rows)):  # Arrow gives each both names
+        assert load_rows(source, kind="steps").dataset["step_labels"][:] == [[0.3, 0.0, None, 1.0, 0.0]]
 
 
 def test_labelled_chains_of_our_own_are_read_as_they_are(steps_file, tmp_path):

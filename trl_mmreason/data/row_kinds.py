@@ -109,8 +109,8 @@ def read_labelled_steps(value: Any) -> list[tuple[str, float | None]]:
 
     Args:
         value: a list of `{"step": …, "score": …}` as VisualPRM400K-Raw has it, where a score above 0 makes a step right
-            as its authors take it, or with a `label`; or `{"steps": […], "process_correctness": […]}` of
-            VisualProcessBench, also as JSON text.
+            as its authors take it, or with a `label` that stays as it is; or `{"steps": […], "process_correctness":
+            […]}` of VisualProcessBench, also as JSON text.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError):
@@ -135,10 +135,13 @@ def read_labelled_steps(value: Any) -> list[tuple[str, float | None]]:
 
 
 def _label_of(step: Mapping[str, Any]) -> float | None:
-    score = step.get("label", step.get("score"))
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        raise RefusedValue("no labelled steps", f"a step has the score {show(score)}; expected a share from 0 to 1")
-    return float(score > 0)
+    label, score = step.get("label"), step.get("score")
+    share = score if label is None else label
+    if share is None and "label" in step:
+        return None
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise RefusedValue("no labelled steps", f"a step has the score {show(share)}; expected a share from 0 to 1")
+    return float(share) if label is not None else float(share > 0)
 
 
 def _human_labels(steps: Any, labels: Any) -> list[tuple[str, float | None]]:
