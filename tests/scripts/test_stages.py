@@ -69,6 +69,47 @@ def test_another_file_in_a_folder_of_rows_is_noticed(tmp_path):
     assert args.read_by(["source"]) == {"source": f"{rows}, SHA-256 {sums[0]}, SHA-256 {sums[1]}"}
 
 
+@dataclass
+class AskingArguments(Arguments):
+    READS = {"read": ()}
+    ASKING = ("read",)
+
+
+class OneStage(stages.Pipeline):
+    def read(self):
+        (self.folder / "finished").touch()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"system_prompt": "Look twice."},
+        {"columns": {"answer": "solution"}},
+        {"max_pixels": 784},
+        {"tolerance": "lenient"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_finished_stage_is_none_of_questions_that_are_read_otherwise(tmp_path, changed):
+    def run(**given):
+        args = AskingArguments(
+            "miniature/adding", train_rows=1, output_dir=str(tmp_path), common={"use_cpu": True}, **given
+        )
+        OneStage(args, ModelConfig("policy")).do("read")
+
+    run()
+    run()
+    with pytest.raises(SettingsChanged, match=rf"{next(iter(changed))}: \(absent\) → "):
+        run(**changed)
+
+
+def test_a_finished_stage_is_none_of_another_revision_of_the_policy(tmp_path):
+    args = AskingArguments("miniature/adding", train_rows=1, output_dir=str(tmp_path), common={"use_cpu": True})
+    OneStage(args, ModelConfig("policy")).do("read")
+    with pytest.raises(SettingsChanged, match=r"model_revision: \(absent\) → 'v2'"):
+        OneStage(args, ModelConfig("policy", model_revision="v2")).do("read")
+
+
 def test_a_stage_names_the_one_that_it_needs(tmp_path):
     with pytest.raises(NoSuchFolder, match="model does not exist. Run the stage update first"):
         made_by("update", tmp_path / "model")

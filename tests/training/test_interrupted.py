@@ -481,12 +481,13 @@ def test_all_processes_end_at_the_step_in_which_one_got_the_signal(base, tmp_pat
 # --------------------------------------------------------------------------------------------- one run in one folder
 
 
-def claim(folder, resume=None, overwrite=False, policy="policy", **settings):
+def claim(folder, resume=None, overwrite=False, policy="policy", revision="main", image_root=None, **settings):
     from trl_mmreason import ReflectionSFTConfig
 
     config = ReflectionSFTConfig(str(folder), use_cpu=True, bf16=False, resume_from_checkpoint=resume, **settings)
     try:
-        claim_output_dir(CompletionArguments("rows", overwrite_output_dir=overwrite), config, ModelConfig(policy))
+        rows = CompletionArguments("rows", overwrite_output_dir=overwrite, image_root=image_root)
+        claim_output_dir(rows, config, ModelConfig(policy, model_revision=revision))
     finally:
         with suppress(KeyError):  # it may have been refused before
             unlock_folder(folder)
@@ -558,7 +559,7 @@ def test_only_incomplete_checkpoints_are_no_reason_not_to_start(copied):
 
 def test_a_run_is_resumed_with_its_policy_and_learning_rate(copied):
     claim(copied, "auto", learning_rate=1e-5)  # the first to say them
-    for changed in ({"policy": "other"}, {"learning_rate": 1e-6}):
+    for changed in ({"policy": "other"}, {"learning_rate": 1e-6}, {"revision": "v2"}, {"image_root": "elsewhere"}):
         with pytest.raises(SettingsChanged, match="other settings(?s:.*)results: another --output_dir.$"):
             claim(copied, "auto", **{"learning_rate": 1e-5, **changed})
     claim(copied, "auto", learning_rate=1e-5, max_steps=9, per_device_train_batch_size=2)

@@ -162,6 +162,7 @@ class ChainOfStepArguments(StagedArguments):
         "grpo": (*_ASKED, "process_reward"),
         "search": (*_ASKED, *_MEASURED, "search_questions"),
     }
+    ASKING = ("dpo", "grpo", "search")
     SECTIONS = {
         "sft": "ChainOfStepSFTConfig",
         "prm": "ProcessRewardConfig",

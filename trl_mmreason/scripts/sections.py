@@ -136,6 +136,14 @@ class DataArguments:
         self.columns = parsed_columns(self.columns)
 
 
+READING: Mapping[str, Any] = {
+    "dataset_split": "train",
+    **dict.fromkeys(("columns", "image_root", "video_frames", "min_pixels", "max_pixels")),
+    **dict.fromkeys(("system_prompt", "eval_system_prompt")),
+}
+"""How questions are read: arguments and their defaults."""
+
+
 @documented
 @dataclass
 class StagedArguments(DataArguments):
@@ -160,6 +168,8 @@ class StagedArguments(DataArguments):
     SECTIONS: ClassVar[Mapping[str, str | type | tuple[str, ...]]] = {}
     """Field with the settings of one or more stages → the public name of a trainer's configuration that takes them, or
     a dataclass, or their names."""
+    ASKING: ClassVar[tuple[str, ...]] = ()
+    """Stages whose result depends on how the questions are read, besides their `READS`."""
     WHOLE: ClassVar[tuple[str, ...]] = ()
     """Sections whose trainers train all weights, with `use_peft`, too; `mmreason doctor` reads them as well."""
 

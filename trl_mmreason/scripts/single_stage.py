@@ -251,8 +251,12 @@ def claim_output_dir(
     if not (is_resumed and takes_newest):
         (folder / _SETTINGS).unlink(missing_ok=True)
     given = {**vars(data_args), **training_args.to_dict(), **vars(model_args)}
+    settings = {name: given.get(name) for name in _DECIDING}
+    for name, usual in {"model_revision": "main", "image_root": None}.items():  # so that earlier runs go on
+        if given[name] != usual:
+            settings[name] = given[name]
     with Store(folder / _SETTINGS, elsewhere="another --output_dir") as store:
-        store.fix_settings("training", {name: given.get(name) for name in _DECIDING})
+        store.fix_settings("training", settings)
 
 
 def _refuse_to_overwrite_policy(policy: str, folder: Path, *, overwrites: bool) -> None:

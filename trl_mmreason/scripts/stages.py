@@ -36,6 +36,7 @@ from ..miniature.tasks import Problem, make_problems
 from ..training.model_card import CARD, MINIATURE, add_results
 from .refusals import exit_on_refusal
 from .script_parser import ScriptParser
+from .sections import READING
 from .single_stage import compared_rows, load_data, policy_path, print_end, train_once, trainer_settings
 
 _logger = logging.getLogger(__name__)
@@ -86,9 +87,11 @@ class Pipeline:
         """Run a stage unless it is finished; refuse one that was started with other settings."""
         settings = self.args.read_by(["common", stage, *self.args.READS[stage]])
         settings["policy"] = self.model_args.model_name_or_path
-        for name, usual in (("tolerance", "strict"), ("judge_model", None)):  # so that earlier runs go on
-            if getattr(self.args, name) != usual:
-                settings[name] = getattr(self.args, name)
+        usual: dict[str, Any] = {"tolerance": "strict", "judge_model": None, "model_revision": "main"}
+        usual |= READING if stage in self.args.ASKING else {}
+        given = {**vars(self.model_args), **vars(self.args)}
+        # these only where they are set, so that earlier runs go on
+        settings |= {name: given[name] for name, default in usual.items() if given[name] != default}
         if self.model_args.use_peft:
             settings["adapter"] = {name: value for name, value in vars(self.model_args).items() if "lora" in name}
         do_once(self.folder, stage, settings, self.folder / self.args.STAGES[stage], getattr(self, stage))

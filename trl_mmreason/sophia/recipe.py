@@ -126,6 +126,7 @@ class SophiaArguments(StagedArguments):
         "grpo": _REINFORCED,
         "base_grpo": ("grpo", *_REINFORCED),
     }
+    ASKING = ("grpo", "base_grpo")
     SECTIONS = {
         "warm_up": "OffPolicyRewardConfig",
         "sampling": (*(each.name for each in fields(OffPolicySampling)), "caption_tokens", "tokens"),
