@@ -67,6 +67,11 @@ def test_another_file_in_a_folder_of_rows_is_noticed(tmp_path):
         (rows / f"{name}.parquet").write_bytes(name.encode())
     sums = [hashlib.sha256(name).hexdigest() for name in (b"judged", b"sampled")]
     assert args.read_by(["source"]) == {"source": f"{rows}, SHA-256 {sums[0]}, SHA-256 {sums[1]}"}
+    before = args.read_by(["source"])
+    for name in ("a.jsonl", "b.csv", "c.tsv"):
+        (rows / name).write_text("{}")
+        assert args.read_by(["source"]) != before
+        before = args.read_by(["source"])
 
 
 @dataclass

@@ -310,13 +310,17 @@ def values_of(value: Any) -> Any:
     return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+\.?\d*e[+-]?\d+", value, re.I) else value
 
 
+_ROWS = (".parquet", ".jsonl", ".csv", ".tsv")  # of a folder; its .json may be a model's
+
+
 def _with_contents(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_contents(one) for name, one in value.items()}
     if not isinstance(value, str) or not os.path.exists(value):  # Path.exists would raise at a long prompt
         return value
     parts = [value]
-    for path in [Path(value)] if os.path.isfile(value) else sorted(Path(value).glob("*.parquet")):
+    files = [Path(value)] if os.path.isfile(value) else Path(value).iterdir()
+    for path in sorted(path for path in files if path == Path(value) or path.suffix in _ROWS):
         with path.open("rb") as file:
             parts.append(f"SHA-256 {sha_fileobj(file).hex()}")
     return ", ".join(parts)
