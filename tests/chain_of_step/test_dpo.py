@@ -286,8 +286,26 @@ def test_scores_are_kept_as_runs_of_earlier_versions_left_them_and_are_one_proce
         kept = list(store.records("policy 0, training scores"))
     assert {record.id for record in kept} == {f"{id_}#{index}" for id_ in questions()["id"] for index in range(3)}
     assert {(record.index, *record.payload) for record in kept} == {(0, "steps", "answer")}
-    with pytest.raises(SettingsChanged, match=r"'policy 0, training scores'[\s\S]*kind: 'length' → 'other'"):
+    with pytest.raises(SettingsChanged, match=r"'paths'[\s\S]*kind: 'length' → 'other'"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, Other(), rounds=1).train()
+
+
+@pytest.mark.full
+def test_later_rounds_are_drawn_and_scored_as_the_first_one_was(bases, tmp_path):
+    """Each round has stages of its own in the store, which are empty when it begins."""
+
+    class Other(LengthReward):
+        settings = {"kind": "other"}
+
+    model = bases("qwen2_5_vl")
+    trainer_for(model, tmp_path, LengthReward(), rounds=1).train()
+    for reward, settings, problem in (
+        (Other(), {}, "process_reward.kind: 'length' → 'other'"),
+        (LengthReward(), {"top_p": 0.5}, "sampling_params.top_p: 0.95 → 0.5"),
+    ):
+        with pytest.raises(SettingsChanged, match=problem):
+            trainer_for(model, tmp_path, reward, rounds=2, **settings).train()
+    assert not (tmp_path / "round-2").exists()
 
 
 @pytest.mark.full

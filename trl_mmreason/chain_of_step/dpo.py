@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from math import isnan
@@ -41,6 +42,7 @@ from ..generation.protocols import Direct
 from ..generation.transformers_engine import TransformersEngine
 from ..generation.vllm_engine import VLLMProcess
 from ..grading import Grader, grader_or_rules
+from ..grading.grader import grader_settings
 from ..jobs.answering import Answers, answer_questions, score_answers
 from ..jobs.store import Store
 from ..training.checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
@@ -72,7 +74,7 @@ _NO_PAIRS_YET = Dataset.from_list(
 )
 """For TRL's constructor, which looks at a first row; the column of images has it prepare rows when they are used."""
 
-# What of the configuration decides on the rounds; how paths are drawn is kept with them.
+# What of the configuration decides on the rounds, beside how paths are drawn and scored.
 _DECIDING = (
     *("chains", "num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs"),
     *("freeze_vision_encoder", "beta", "loss_type"),
@@ -175,6 +177,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         output, finished = TrainOutput(0, 0.0, {}), 0
         with Store(self._root / "rounds.sqlite", elsewhere="another output_dir") as store:
             store.fix_settings("rounds", self._deciding)
+            store.fix_settings("paths", self._drawing)  # the stages of a round know nothing of another round's
             for number in range(1, self.args.rounds + 1):
                 if not self._policy(number).exists():
                     self._become(number - 1)
@@ -187,6 +190,15 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
             self._evaluate_policy(finished, store)
         self._join_histories(finished)
         return output
+
+    @property
+    def _drawing(self) -> dict[str, Any]:
+        """How the paths of all rounds are drawn and scored."""
+        return {
+            "sampling_params": asdict(self.args.sampling_params),
+            "process_reward": None if self.process_reward is None else self.process_reward.settings,
+            "grader": grader_settings(self.grader),
+        }
 
     def _make_pairs(self, number: int, store: Store) -> Dataset:
         """Make the pairs of the policy's paths; without any, training ends."""
