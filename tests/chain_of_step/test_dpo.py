@@ -20,6 +20,7 @@ from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.generation.engine import Sample
 from trl_mmreason.generation.vllm_engine import VLLMProcess
+from trl_mmreason.grading import JudgeGrader
 from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
@@ -148,6 +149,14 @@ def test_outcome_pairs_are_right_against_wrong_answers(bases, tmp_path):
         assert read_path(rejected[0]["content"]).answer != answer
     assert set(pairs["chosen_score"]) == {1.0}
     assert trainer.rounds == [{"round": 0, "train": {**trainer.rounds[0]["train"], "accuracy": 1 / 3, "pairs": 4}}]
+
+
+def test_an_answer_that_a_judge_left_open_is_rejected_in_no_pair(bases, tmp_path):
+    """The judge is asked about the wrong chains, whose answer may be right; "no chain" has none to ask about."""
+    judge = JudgeGrader(lambda conversations: ["I cannot say."] * len(conversations))
+    trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"grader": judge}, pairing="all", rounds=1).train()
+    pairs = Dataset.from_parquet(str(tmp_path / "round-1" / "pairs.parquet"))
+    assert [message["content"] for (message,) in pairs["rejected"]] == ["no chain"] * 4
 
 
 def test_a_question_whose_gold_answer_cannot_be_used_gives_no_pair(bases, tmp_path):

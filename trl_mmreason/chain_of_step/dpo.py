@@ -223,7 +223,8 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
     def _pairs_of_paths(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
         """Pairs of whole paths of the current policy, and metrics of the paths."""
         paths, metrics = self._sample(finished, store)
-        # Without a usable gold answer none is right, so that all scores are 0 and there is no pair.
+        if self.process_reward is None:  # what has no verdict, as a judge did not reply, is neither right nor wrong
+            paths = {id_: [path for path in tried if path.correct is not None] for id_, tried in paths.items()}
         scores = {
             id_: [float(bool(path.correct)) if path.score is None else path.score for path in question_paths]
             for id_, question_paths in paths.items()
