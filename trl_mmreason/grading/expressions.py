@@ -20,10 +20,16 @@ Node = tuple[Any, ...]
 
 ONE: Node = ("number", Fraction(1))
 MAX_POSTFIXES = 5
+_LOOKAHEAD = 3  # tokens behind the last one, which are empty
 THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d])"
 _TOKEN = re.compile(
     rf"(?P<number>(?:{THOUSANDS}|\d+)(?:\.\d*)?(?:[eE][+-]?\d+(?![\d.]))?|\.\d+)"
     r"|(?P<command>\\[A-Za-z]+)|(?P<word>[^\W\d_]+)|(?P<symbol>\S)"
+)
+# 2\frac{1}{2}, 3\frac12, 5 3/4; 1 200/3 has a thousand
+_MIXED = re.compile(
+    r"(?<![\d.,^_])(?<!\^ )(\d+) ?(?:\\frac ?(?:\{ ?(\d+) ?\} ?\{ ?(\d+) ?\}|(\d)([1-9])(?!\d))"
+    r"| (?!\d{3}(?!\d))(\d+) ?/ ?(\d+)(?![\d.]))"
 )
 FUNCTIONS = frozenset(
     (
@@ -51,38 +57,40 @@ class Expression(NamedTuple):
 _APPLIED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])'*[(\[]\s*[A-Za-z0-9]\s*[)\]]")
 
 
-def functions_in(*texts: str) -> frozenset[str]:
-    """Letters that name functions in one of these expressions: they stand before one letter or digit in brackets."""
-    return frozenset(letter for text in texts for letter in _APPLIED.findall(text))
+def read_both(answer: str, gold: str) -> tuple[Expression, Expression]:
+    """Parse two expressions; a letter before one letter or digit in brackets names a function in both."""
+    functions = frozenset(_APPLIED.findall(f"{answer} {gold}"))
+    return read(answer, functions), read(gold, functions)
 
 
 @lru_cache(maxsize=512)
 def read(text: str, functions: frozenset[str] = frozenset()) -> Expression:
     """Parse the canonical form of one expression, in which some letters may name functions."""
-    # `no` is a word, `2ab` a product
-    in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
-    parser = Parser([(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)], functions, in_formula)
-    return Expression(parser.all(), frozenset(parser.symbols), "." in text, parser.imaginary, parser.whole)
+    parser = Parser(text, functions)
+    node = parser.sum()
+    if parser.peek():
+        raise Unreadable(f"{parser.peek()!r} is out of place")
+    return Expression(node, frozenset(parser.symbols), "." in text, parser.imaginary, parser.whole)
 
 
 class Parser:
     """Recursive descent: each method reads one rule of the grammar."""
 
-    def __init__(self, tokens: list[tuple[str | None, str]], functions: frozenset[str], in_formula: bool) -> None:
+    def __init__(self, text: str, functions: frozenset[str]) -> None:
         self.functions = functions
-        self.tokens = tokens
-        self.in_formula = in_formula  # whether two or three letters side by side are a product
+        tokens = _TOKEN.finditer(_MIXED.sub(_improper, text))
+        self.tokens = [*((match.lastgroup, match[0]) for match in tokens), *[(None, "")] * _LOOKAHEAD]
+        # whether letters side by side are a product: `no` is a word, `2ab` is not
+        self.in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
         self.position = self.depth = self.bars = 0
         self.symbols: set[str] = set()
         self.imaginary = self.whole = False
 
     def peek(self, offset: int = 0) -> str:
-        position = self.position + offset
-        return self.tokens[position][1] if position < len(self.tokens) else ""
+        return self.tokens[self.position + offset][1]
 
     def kind(self, offset: int = 0) -> str | None:
-        position = self.position + offset
-        return self.tokens[position][0] if position < len(self.tokens) else None
+        return self.tokens[self.position + offset][0]
 
     def take(self, expected: str | None = None) -> str:
         token = self.peek()
@@ -91,12 +99,6 @@ class Parser:
         self.position += 1
         return token
 
-    def all(self) -> Node:
-        node = self.sum()
-        if self.peek():
-            raise Unreadable(f"{self.peek()!r} is out of place")
-        return node
-
     def skip(self, token: str) -> bool:
         is_next = self.peek() == token
         self.position += is_next
@@ -104,27 +106,22 @@ class Parser:
 
     def sum(self) -> Node:
         terms = [self.product()]
-        while self.peek() in ("+", "-"):
-            sign = self.take()
-            term = self.product()
-            terms.append(("minus", term) if sign == "-" else term)
+        while self.peek() in ("+", "-"):  # which the product takes for its own
+            terms.append(self.product())
         return terms[0] if len(terms) == 1 else ("sum", terms)
 
     def product(self) -> Node:
         negative = self.sign()
         factors = [self.power()]
         while self.continues():
-            token = self.peek()
-            if token in ("*", "/"):
-                self.take()
-                sign = self.peek() == "-" and bool(self.take())
+            if self.peek() in ("*", "/"):
+                operator, sign = self.take(), self.skip("-")
                 letters = self.kind() == "word" and 1 < len(self.peek()) < 4 and self.peek() not in FUNCTIONS
-                if token == "/" and letters and self.peek(1) in _ENDS:  # t/RC is t/(RC)
+                if operator == "/" and letters and self.peek(1) in _ENDS:  # t/RC is t/(RC)
                     here = self.position
                     self.tokens[here : here + 1] = [("symbol", "("), self.tokens[here], ("symbol", ")")]
-                factor = self.power()
-                factor = ("minus", factor) if sign else factor
-                factors.append(("inverse", factor) if token == "/" else factor)
+                factor = ("minus", self.power()) if sign else self.power()
+                factors.append(("inverse", factor) if operator == "/" else factor)
             elif self.kind() == "number" and self.kind(-1) == "number":
                 raise Unreadable("two numbers stand side by side")
             else:
@@ -139,8 +136,7 @@ class Parser:
         return negative
 
     def continues(self) -> bool:
-        token = self.peek()
-        return token not in _ENDS or (token == "|" and not self.bars)
+        return self.peek() not in _ENDS or (self.peek() == "|" and not self.bars)
 
     def power(self) -> Node:
         node = self.postfix(self.deeper())
@@ -151,9 +147,7 @@ class Parser:
         return node
 
     def exponent(self) -> Node:
-        if self.peek() in ("+", "-"):
-            return ("minus", self.power()) if self.take() == "-" else self.power()
-        return self.power()
+        return ("minus", self.power()) if self.sign() else self.power()
 
     def postfix(self, node: Node) -> Node:
         for _ in range(MAX_POSTFIXES):
@@ -191,14 +185,6 @@ class Parser:
     def number(self) -> Node:
         token = self.take()
         value = _decimal(token)
-        if token.isdigit() and self.peek(-2) != "^":
-            if self.peek() == "\\frac" and (part := self.plain_fraction()) is not None:
-                return ("number", value + part)
-            if self.kind() == "number" and self.peek(1) == "/" and self.kind(2) == "number":
-                upper, _, lower = self.take(), self.take(), self.take()
-                if not (upper.isdigit() and lower.isdigit() and int(lower)):
-                    raise Unreadable("two numbers stand side by side")
-                return ("number", value + Fraction(int(upper), int(lower)))
         if "." in token and self.peek() in ("\\overline", "\\dot", "\\bar"):
             self.take()
             digits = self.take() if self.peek() != "{" else (self.take("{"), self.take(), self.take("}"))[1]
@@ -207,20 +193,6 @@ class Parser:
             places = len(token.partition(".")[2])
             value += Fraction(int(digits), (10 ** len(digits) - 1) * 10**places)
         return ("number", value)
-
-    def plain_fraction(self) -> Fraction | None:
-        r"""Read a `\frac{1}{2}` of whole numbers if it is next, as in a mixed number."""
-        digits = self.peek(1)
-        if digits.isdigit() and len(digits) == 2 and digits[1] != "0":  # 3\frac12
-            self.position += 2
-            return Fraction(int(digits[0]), int(digits[1]))
-        shape = [self.peek(k) for k in range(1, 7)]
-        if shape[::3] == ["{", "{"] and shape[2::3] == ["}", "}"] and shape[1].isdigit() and shape[4].isdigit():
-            if not int(shape[4]):
-                raise Unreadable("a division by zero")
-            self.position += 7
-            return Fraction(int(shape[1]), int(shape[4]))
-        return None
 
     def command(self) -> Node:
         command = self.take()
@@ -247,8 +219,8 @@ class Parser:
 
     def argument(self) -> Node:
         r"""Read the argument of `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
-        kind, token = self.kind(), self.peek()
-        if kind == "number" and len(token) > 1 and self.tokens[self.position - 1][1] == "\\frac" and token.isdigit():
+        token = self.peek()
+        if len(token) > 1 and token.isdigit() and self.peek(-1) == "\\frac":
             self.tokens[self.position : self.position + 1] = [("number", token[0]), ("number", token[1:])]
             return ("number", Fraction(int(self.take())))
         return self.deeper()
@@ -282,20 +254,17 @@ class Parser:
         token = self.peek()
         if token in FUNCTIONS:
             return self.function(self.take())
-        marked = any(mark in MARKS for _, mark in self.tokens[self.position + 1 : self.position + 2])  # î is a variable
-        if token in _CONSTANTS and not marked:
+        if token in _CONSTANTS and self.peek(1) not in MARKS:  # î is a variable
             self.imaginary |= token == "i"
             self.take()
             return _CONSTANTS[token]
+        latin = "".join(letter for letter in token if not "α" <= letter.lower() <= "ω")
+        is_product = self.in_formula or len(latin) < len(token) or _VOWELS.isdisjoint(latin.lower())
+        if not latin.isascii() or len(token) > 1 and not (len(latin) <= 3 and is_product):
+            raise Unreadable(f"{token!r} is a word")
         if len(token) > 1:
-            latin = "".join(letter for letter in token if not "α" <= letter.lower() <= "ω")
-            in_formula = self.in_formula or len(latin) < len(token) or not _VOWELS & set(latin.lower())
-            if not (len(latin) <= 3 and latin.isascii() and in_formula):
-                raise Unreadable(f"{token!r} is a word")
             self.tokens[self.position : self.position + 1] = [("word", letter) for letter in token]
             return self.word()
-        if not (token.isascii() or "α" <= token.lower() <= "ω"):
-            raise Unreadable(f"{token!r} is a word")
         name = self.variable()
         if name[0] in self.functions and self.peek() in ("(", "["):
             return ("apply", name, self.atom())
@@ -317,6 +286,13 @@ class Parser:
         while self.peek() == "'":
             name += self.take()
         return name
+
+
+def _improper(mixed: re.Match[str]) -> str:
+    whole, upper, lower = (int(part) for part in mixed.groups() if part)
+    if not lower:
+        raise Unreadable("a division by zero")
+    return f"({whole * lower + upper}/{lower})"
 
 
 def parts_of(node: Any) -> Iterator[Any]:

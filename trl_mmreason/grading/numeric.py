@@ -18,7 +18,7 @@ from typing import Any
 
 from mpmath import MPContext
 
-from .expressions import Expression, Node, functions_in, parts_of, read
+from .expressions import Expression, Node, parts_of, read, read_both
 from .notation import Refused, Undefined, Unreadable
 
 MAX_BITS = 4096  # of a numerator or denominator
@@ -71,7 +71,7 @@ def numerically_equal(
     Whole numbers must agree exactly; otherwise |answer − gold| ≤ 1e-6·|gold|, or 1e-2·|gold| when `lenient` and the
     gold is no whole number. The units are (factor, offset).
     """
-    left, right = _read(answer, gold)
+    left, right = read_both(answer, gold)
     if not left.symbols and not right.symbols:
         value, target = _value(left), _value(right)
         whole = isinstance(target, Fraction) and target.denominator == 1 and not right.decimal
@@ -94,13 +94,13 @@ def _scaled(value: Any, unit: tuple[Fraction, Fraction]) -> Any:
 
 def numeric_ratio(answer: str, gold: str) -> Any:
     """The constant c ≠ 0 with answer = c · gold for all values of the variables, if there is one."""
-    left, right = _read(answer, gold)
+    left, right = read_both(answer, gold)
     pairs = _values(left, right)
     if not left.symbols | right.symbols or any(a == 0 or g == 0 for a, g in pairs):
         return None  # any two numbers have a ratio
     factors = [_Evaluator().divided(a, g) for a, g in pairs]
     constant = all(_close(factor, factors[0], STRICT) for factor in factors)
-    return None if not constant or _is_complex(factors[0]) else factors[0]
+    return factors[0] if constant and not _is_complex(factors[0]) else None
 
 
 def value_of(text: str) -> Fraction | float | complex:
@@ -110,11 +110,6 @@ def value_of(text: str) -> Fraction | float | complex:
         raise Unreadable(f"{sorted(expression.symbols)} have no value")
     value = _value(expression)
     return value if isinstance(value, Fraction) else complex(value) if _is_complex(value) else float(value)
-
-
-def _read(answer: str, gold: str) -> tuple[Expression, Expression]:
-    functions = functions_in(answer, gold)
-    return read(answer, functions), read(gold, functions)
 
 
 def _value(expression: Expression) -> Any:
@@ -150,7 +145,7 @@ def _close(value: Any, target: Any, tolerance: Fraction) -> bool:
 def _values(left: Expression, right: Expression) -> list[tuple[Any, Any]]:
     """Both values at common points where both are defined; real unless they contain the imaginary unit."""
     names = sorted(left.symbols | right.symbols)
-    evaluator, pairs, too_large = _Evaluator(), [], None
+    evaluator, pairs, too_large = _Evaluator(), [], False
     numbers = [abs(part) for part in parts_of([left.node, right.node]) if isinstance(part, Fraction)]
     beyond = min(max([Fraction(1), *numbers]), Fraction(_FAR))
     for index in range(2 * POINTS):
@@ -162,19 +157,15 @@ def _values(left: Expression, right: Expression) -> list[tuple[Any, Any]]:
             point = {name: _coordinate(random, index, place % 2, beyond) for place, name in enumerate(names)}
         try:
             pair = evaluator.both(left.node, right.node, point)
-        except OverflowError as error:
-            too_large = error
-            continue
-        except (ZeroDivisionError, ValueError, TypeError):
+        except (ZeroDivisionError, ValueError, TypeError, OverflowError) as error:
+            too_large = too_large or isinstance(error, OverflowError)
             continue
         if left.imaginary or right.imaginary or not any(_is_complex(v) or v != v for v in pair):
             pairs.append(pair)
         if len(pairs) == POINTS:
             break
-    if len(pairs) < MIN_POINTS and too_large:
-        raise Refused("its values are too large") from too_large
     if len(pairs) < MIN_POINTS:
-        raise Undefined("it is undefined at most points")
+        raise Refused("its values are too large") if too_large else Undefined("it is undefined at most points")
     return pairs
 
 
@@ -214,16 +205,17 @@ class _Evaluator:
             return +self.constants[kind]
         if kind == "apply":
             return self.applied(parts[0], self.value(parts[1], point))
-        if kind in _OF_SEVERAL:
-            return _bounded(_OF_SEVERAL[kind](self, [self.value(part, point) for part in parts[0]]))
-        return _bounded(_OPERATIONS[kind](self, *(self.value(part, point) for part in parts)))
+        operands = parts[0] if kind in ("sum", "product") else parts
+        return _bounded(_OPERATIONS[kind](self, *(self.value(part, point) for part in operands)))
 
-    def total(self, terms: list[Any]) -> Any:
+    def total(self, *terms: Any) -> Any:
         total = sum(terms, Fraction(0))
-        sizes = [abs(self.context.convert(term)) for term in terms] if not isinstance(total, Fraction) else []
-        return Fraction(0) if sizes and abs(total) < _ZERO * max(sizes) else total
+        if isinstance(total, Fraction):
+            return total
+        largest = max(abs(self.context.convert(term)) for term in terms)
+        return Fraction(0) if abs(total) < _ZERO * largest else total
 
-    def product(self, factors: list[Any]) -> Any:
+    def product(self, *factors: Any) -> Any:
         total: Any = Fraction(1)
         for factor in factors:
             total = _bounded(total * factor)
@@ -293,28 +285,22 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _of_whole(function: Callable[..., int]) -> Callable[..., Fraction]:
-    return lambda _, *values: Fraction(function(*(map(_whole, values))))
-
-
 def _elementary(name: str) -> Callable[..., Any]:
     return lambda evaluator, value: evaluator.real(getattr(evaluator.context, name)(value))
 
 
 _INVERTIBLE = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
-_OF_SEVERAL: dict[str, Callable[..., Any]] = {
+_OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": _Evaluator.total,
     "product": _Evaluator.product,
-}
-_OPERATIONS: dict[str, Callable[..., Any]] = {
     "minus": lambda _, value: -value,
     "inverse": lambda evaluator, value: evaluator.divided(Fraction(1), value),
     "power": _Evaluator.power,
     "root": _Evaluator.root,
     "percent": lambda _, value: value / 100,
     "degrees": lambda evaluator, value: value * +evaluator.context.pi / 180,
-    "factorial": _of_whole(math.factorial),
-    "binomial": _of_whole(math.comb),
+    "factorial": lambda _, value: Fraction(math.factorial(_whole(value))),
+    "binomial": lambda _, n, k: Fraction(math.comb(_whole(n), _whole(k))),
     "\\lfloor": lambda _, value: Fraction(math.floor(value)),
     "\\lceil": lambda _, value: Fraction(math.ceil(value)),
     "abs": lambda _, value: abs(value),
