@@ -132,45 +132,42 @@ class JudgeGrader:
         # An answer refused for its size is nothing to spend a judge's time on.
         wrong = [i for i, verdict in enumerate(verdicts) if verdict.correct is False and verdict.decided_by != "size"]
         answers = {i: _one_line(answer) for i in wrong if (answer := verdicts[i].extracted) is not None}
-        if self.extract:
-            found = self._extracted({i: items[i] for i in wrong if i not in answers})
-            for i, (answer, reply) in found.items():
-                if answer is None:
-                    verdicts[i] = _unreadable(verdicts[i], reply)
-            answers |= {i: answer for i, (answer, _) in found.items() if answer}
-        answers = {i: answer for i, answer in answers.items() if answer}
-        if not self.compare:
-            return self._by_the_rules(items, verdicts, answers)
-        prompts = {i: equivalence_prompt(_question(items[i]), _gold(items[i]), answers[i]) for i in answers}
-        replies = self._ask(prompts, self._judgements)
-        for i, reply in replies.items():
-            verdicts[i] = _second_verdict(verdicts[i], answers[i], _gold(items[i]), reply)
-            self._judgements.note(reply, readable=verdicts[i].decided_by == "judge")
+        extracted = self._extract(items, verdicts, [i for i in wrong if i not in answers]) if self.extract else {}
+        if not self.compare:  # the rules decide about what the judge extracted
+            boxed = [{**items[i], "completion": rf"\boxed{{{answer}}}"} for i, answer in extracted.items()]
+            for (i, answer), verdict in zip(extracted.items(), self.grader.grade_batch(boxed), strict=True):
+                reason = f"of the answer that the judge extracted: {verdict.reason}"
+                verdicts[i] = Verdict(verdict.correct, answer, reason, "judge")
+            return verdicts
+        answers = {i: answer for i, answer in (answers | extracted).items() if answer}
+        golds = {i: _gold(items[i]) for i in answers}
+        prompts = {i: equivalence_prompt(_question(items[i]), golds[i], answer) for i, answer in answers.items()}
+        for i, reply in self._ask(prompts, self._judgements).items():
+            consistent = None if isinstance(reply, Failure) else read_judgement(reply)
+            self._judgements.note(reply, readable=consistent is not None)
+            if consistent is None:
+                verdicts[i] = _unreadable(verdicts[i], reply)
+                continue
+            reason = f"the judge finds it {'equal to' if consistent else 'different from'} the gold answer"
+            verdicts[i] = Verdict(consistent, answers[i], f"{reason} {golds[i][:80]!r}", "judge")
         return verdicts
 
-    def _by_the_rules(
-        self, items: Sequence[Mapping[str, Any]], verdicts: list[Verdict], answers: Mapping[int, str]
-    ) -> list[Verdict]:
-        """Let the rules decide about the answers that the judge extracted."""
-        extracted = {i: answer for i, answer in answers.items() if verdicts[i].extracted is None}
-        decided = self.grader.grade_batch([{**items[i], "completion": rf"\boxed{{{extracted[i]}}}"} for i in extracted])
-        for i, verdict in zip(extracted, decided, strict=True):
-            reason = f"of the answer that the judge extracted: {verdict.reason}"
-            verdicts[i] = Verdict(verdict.correct, extracted[i], reason, "judge")
-        return verdicts
-
-    def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[str | None, str | Failure]]:
-        """The answers that the judge finds, "" where it finds none, `None` where it says nothing; and its replies."""
-        shown = {i: shown_to_judge(item["completion"]) for i, item in items.items()}
-        prompts = {
-            i: extraction_prompt(_question(items[i]), text, items[i].get("hint") or "")
-            for i, text in shown.items()
-            if text
-        }
-        found = {i: (_extraction(reply), reply) for i, reply in self._ask(prompts, self._extractions).items()}
-        for answer, reply in found.values():
+    def _extract(
+        self, items: Sequence[Mapping[str, Any]], verdicts: list[Verdict], places: Sequence[int]
+    ) -> dict[int, str]:
+        """Ask for the answers of some items, and return those found; without a reply there is no verdict."""
+        answers, prompts = {}, {}
+        for i in places:
+            if shown := shown_to_judge(items[i]["completion"]):
+                prompts[i] = extraction_prompt(_question(items[i]), shown, items[i].get("hint") or "")
+        for i, reply in self._ask(prompts, self._extractions).items():
+            answer = _extraction(reply)
             self._extractions.note(reply, readable=answer is not None)
-        return found
+            if answer is None:
+                verdicts[i] = _unreadable(verdicts[i], reply)
+            elif answer:
+                answers[i] = answer
+        return answers
 
     def _ask(self, prompts: Mapping[int, str], count: ReplyCount) -> dict[int, str | Failure]:
         """Ask all questions in one call."""
@@ -209,21 +206,10 @@ def shown_to_judge(text: str) -> str:
 def read_judgement(reply: str) -> bool | None:
     """Parse the decision in a judge's reply, "Judgement: 1" or a lone 0 or 1; `None` unless there is exactly one."""
     spoken = without_thinking(reply) or ""
-    decisions = set()
+    decisions = {alone[1]} if (alone := _ALONE.fullmatch(spoken)) else set()
     for label in _LABELLED.finditer(spoken):
         decisions |= {label[1], *({"0", "1"} & set(re.findall(_NUMBER, label[2])))}
-    alone = _ALONE.fullmatch(spoken)
-    if alone:
-        decisions.add(alone[1])
     return {frozenset("1"): True, frozenset("0"): False}.get(frozenset(decisions))
-
-
-def _second_verdict(first: Verdict, answer: str, gold: str, reply: str | Failure) -> Verdict:
-    consistent = None if isinstance(reply, Failure) else read_judgement(reply)
-    if consistent is None:
-        return _unreadable(first, reply)
-    finding = "equal to" if consistent else "different from"
-    return Verdict(consistent, answer, f"the judge finds it {finding} the gold answer {gold[:80]!r}", "judge")
 
 
 def _unreadable(first: Verdict, reply: str | Failure) -> Verdict:

@@ -10,6 +10,8 @@ from .async_rewards import Ahead
 from .grader import Grader
 from .verdict import Verdict
 
+_COLUMNS = ("prompt", "choices", "id", "tolerance", "hint")
+
 
 def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
     """Make a reward function for `GRPOTrainer`: 1 for answers that `grader` finds right.
@@ -27,21 +29,18 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
         completions: list,
         answer: list,
         prompts: list | None = None,
-        choices: list | None = None,
-        id: list | None = None,
-        hint: list | None = None,
-        tolerance: list | None = None,
         log_metric: Callable[[str, float], None] | None = None,
-        **kwargs: Any,
+        **columns: Any,
     ) -> list[float | None]:
         texts = [one if isinstance(one, str) else _last_answer(one) for one in completions]
-        verdicts = graded.finish(grading_items(texts, answer, prompts, choices, id, tolerance, hint))
+        others = (columns.get(name) for name in _COLUMNS[1:])
+        verdicts = graded.finish(grading_items(texts, answer, prompts, *others))
         if log_metric:
             log_verdicts(verdicts, log_metric)
         return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
 
     def begin(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
-        graded.begin(ended_items(rows, texts, (*GRADED_COLUMNS, "hint")))
+        graded.begin(ended_items(rows, texts, _COLUMNS))
 
     accuracy_reward.begin = begin  # type: ignore[attr-defined]  # `GroupGRPOTrainer` looks for it
     return accuracy_reward
@@ -75,15 +74,12 @@ def grading_items(
 
 def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
     """Make the grader's items from rows and one response a row."""
-    columns = [[row.get(name) for row in rows] for name in (*GRADED_COLUMNS, "hint")]
+    columns = [[row.get(name) for row in rows] for name in _COLUMNS]
     return grading_items(texts, [row["answer"] for row in rows], *columns)
 
 
-GRADED_COLUMNS = ("prompt", "choices", "id", "tolerance")
-
-
 def ended_items(
-    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], columns: Sequence[str] = GRADED_COLUMNS
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], columns: Sequence[str] = _COLUMNS[:-1]
 ) -> list[dict[str, Any]]:
     """Make the items of finished answers, equal to those that a reward function makes from these columns."""
     column_values = [[row[name] for row in rows] if name in rows[0] else None for name in columns]
