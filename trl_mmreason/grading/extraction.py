@@ -226,8 +226,8 @@ def find_spans(text: str) -> Spans:
             elif tag is not None and tag[0].lower() == _TAG_OF_END[token[0].lower()]:
                 close(tag.start(), tag.end(), token, is_box=False)
                 tag = None
-    opened = [start for start, *_ in boxes] + ([tag.start()] if tag else [])
-    start, end = max(missing, (max(opened, default=-1), len(text)))
+    opened = max([start for start, *_ in boxes] + [tag.start() if tag else -1])
+    start, end = max(missing, (opened, len(text)))
     return Spans(spans, empty, end if start > (spans[-1].start if spans else -1) else None)
 
 
@@ -272,11 +272,10 @@ def _box_name(text: str, span: _Span) -> str:
 
 
 def _are_neighbours(text: str, left: _Span, right: _Span, parts: bool) -> bool:
-    if parts and left.is_box and right.is_box and _PART.search(text, left.end, right.start):
+    if not (left.is_box and right.is_box):
+        return False
+    between = text, left.end, right.start
+    if parts and (_PART.search(*between) or _AND_THE.fullmatch(*between)):
         return True
-    gap = right.start - left.end
-    short = 0 <= gap <= _LONGEST_SEPARATOR
     separators = _NAMED_SEPARATORS if parts else _SEPARATORS
-    if parts and left.is_box and right.is_box and _AND_THE.fullmatch(text, left.end, right.start):
-        return True
-    return left.is_box and right.is_box and short and bool(separators.fullmatch(text, left.end, right.start))
+    return left.end <= right.start <= left.end + _LONGEST_SEPARATOR and separators.fullmatch(*between) is not None

@@ -103,20 +103,13 @@ class Grader:
         return type(self).grade is not Grader.grade
 
     def _grade_one(
-        self,
-        completion: str,
-        gold: Any,
-        choices: Any = None,
-        question: Any = None,
-        hint: Any = None,
-        tolerance: Any = None,
-        id: Any = None,
+        self, completion: str, gold: Any, *, hint: Any = None, tolerance: Any = None, **asked: Any
     ) -> Verdict:
-        verdict = self._by_rules(completion, gold, choices, question, id)
+        verdict = self._by_rules(completion, gold, **asked)
         allowed = tolerance_of(tolerance or (None if isinstance(self.tolerance, str) else self.tolerance))
-        if not allowed or choices:
+        if not allowed or asked.get("choices"):
             return verdict
-        return second_look(verdict, gold, completion, allowed, question)
+        return second_look(verdict, gold, completion, allowed, asked.get("question"))
 
     def equivalent(self, first: str, second: str) -> bool:
         """Whether two answers are equivalent; symmetric, as neither is the gold answer."""
@@ -124,19 +117,13 @@ class Grader:
         return any(_decided(a, (b,), (), None, lenient).correct for a, b in ((first, second), (second, first)))
 
     def _by_rules(
-        self,
-        completion: str,
-        gold: Gold | None,
-        choices: Mapping[str, str | None] | None,
-        question: str | None,
-        id: Any,
+        self, completion: str, gold: Any, choices: Any = None, question: str | None = None, id: Any = None
     ) -> Verdict:
         _check(completion, choices, question)
-        plain = getattr(gold, "tolist", None)  # of numpy
-        gold = plain() if plain else gold
+        gold = gold.tolist() if hasattr(gold, "tolist") else gold  # of numpy
         # rows of a dataset with different choices have all letters, with None for those that are not theirs
-        known = {str(label).upper(): str(text) for label, text in (choices or {}).items() if text is not None}
-        known = without_labels(known)
+        own = {str(label).upper(): str(text) for label, text in (choices or {}).items() if text is not None}
+        known = without_labels(own)
         golds, problem = _usable(gold, known)
         if not golds:
             _report(gold, id, problem)
@@ -147,11 +134,10 @@ class Grader:
             if self.prose
             else extract_answer(completion, parts=parts, choices=known)
         )
-        if extracted is None:
-            spoken = without_dressing(without_thinking(completion) or "")
-            extracted = spoken if any(text and same_words(spoken, text) for text in known.values()) else None
-        if extracted is None:
-            return Verdict(False, None, "no answer found")
+        if extracted is None:  # a choice's text is an answer, however long
+            extracted = without_dressing(without_thinking(completion) or "")
+            if not any(text and same_words(extracted, text) for text in known.values()):
+                return Verdict(False, None, "no answer found")
         if len(extracted) > MAX_CHARACTERS:
             reason = f"refused: {len(extracted)} characters long, more than {MAX_CHARACTERS} are not compared"
             return Verdict(False, f"{extracted[:_SHOWN]}…", reason, "size")
@@ -204,9 +190,8 @@ def _decided(
 
 def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     """The usable golds, and why the last of the others is unusable."""
-    golds = list(gold) if isinstance(gold, list | tuple | set) else [gold]
     usable, problem = [], "it is empty"
-    for one in golds:
+    for one in gold if isinstance(gold, list | tuple | set) else [gold]:
         text = read_gold(one) if isinstance(one, str) else one
         reason = "it is empty" if text is None else gold_problem(text, choices)
         if reason is None:
@@ -232,11 +217,10 @@ def _report(gold: Any, id: Any, problem: str) -> None:
     row = shown if id is None else repr(id)
     if row not in _reported:
         _reported.add(row)
-        where = "a row without id" if id is None else f"row {id}"
         logger.warning(
             "The gold answer %s of %s cannot be used: %s. Answers to it get no verdict and train nothing; fix or "
             "drop the row.",
             shown,
-            where,
+            "a row without id" if id is None else f"row {id}",
             problem,
         )

@@ -115,13 +115,8 @@ def _table() -> dict[str, MeasurementUnit]:
             table.update(dict.fromkeys(names.split(), unit._replace(factor=unit.factor * Fraction(times))))
     for prefix, power in (("平方", 2), ("立方", 3)):
         for name in ("毫米", "厘米", "分米", "米", "千米", "公里"):
-            table[prefix + name] = _raised(table[name], power)
+            table[prefix + name] = MeasurementUnit(table[name].factor ** power, (("m", power),))
     return table
-
-
-def _raised(unit: MeasurementUnit, power: int) -> MeasurementUnit:
-    dimensions = tuple((name, exponent * power) for name, exponent in unit.dimensions)
-    return MeasurementUnit(unit.factor**power, dimensions)
 
 
 UNITS = _table()
