@@ -29,6 +29,16 @@ from .units import (
 )
 from .words import NUMBER_WORDS, ORDINALS, same_words, squeezed, words
 
+_TRUTH = dict.fromkeys("T true yes √ ✓ ✔ checkmark 对 正确".split(), "true") | dict.fromkeys(
+    "f false × ✗ ✘ times 错 错误".split(), "false"
+)
+
+
+def truth(text: str) -> str | None:
+    """Whether a text is a sign or a word for true or for false, as answers of Chinese tests are."""
+    plain = text.strip("$\\ ")
+    return _TRUTH.get(plain if len(plain) == 1 else plain.lower())
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -45,6 +55,7 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
     """Whether `answer` equals `gold`, both as written by people or models; `Refused` if one is too large to compare."""
     if same_words(answer, gold):
         return True
+    asked = question or ""
     left, right = normalise(answer), normalise(gold)
     left = left if ":" in right else _HEADED.sub(r"\1 = ", _HEADING.sub("", left))
     if not _STATED.match(right):
@@ -59,9 +70,9 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
         return re.sub(r"\D", "", answer) == re.sub(r"\D", "", gold)
     if re.fullmatch("[A-Z](?:, ?[A-Z])+", gold) and answer.isalpha():
         return answer == re.sub("[, ]", "", gold)  # ACB for A, C, B
-    if gold == "0" and answer.lower().strip(" .") in ("none", "no") and re.search("how many", question or "", re.I):
+    if gold == "0" and answer.lower().strip(" .") in ("none", "no") and re.search("how many", asked, re.I):
         return True
-    percent, asked = speaks_of_percent(gold) or speaks_of_percent(question), question or ""
+    percent = speaks_of_percent(gold) or speaks_of_percent(asked)
     if (_ORDERED.search(asked) or _CLAIMS.fullmatch(right)) and all(
         (many := listings.listing(text)) and not many.brackets for text in (left, right)
     ):
@@ -70,26 +81,12 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
         left, right = (_TIMES.sub(r"(\1, \2)", text) for text in (left, right))
     unit = asked_unit(question)
     unit = None if unit == UNITS["pound"] and "£" in answer + gold else unit
-    return _same(
-        left,
-        right,
-        Terms(lenient, unit, _asked_variables(question), percent, bool(_ROUND.search(asked))),
-    )
+    variables = "".join(_IN_TERMS_OF.findall(asked))
+    return _same(left, right, Terms(lenient, unit, variables, percent, bool(_ROUND.search(asked))))
 
 
 _HEADING = re.compile(r"^(?!.*answer)[A-Z][a-z]+(?: [a-z]+){0,4}: (?=.*\d|[A-Z])")  # Domain: all numbers
 _HEADED = re.compile(r"\b(?!answer)([a-z]+): (?=[-\d])")  # mean: 7, mode: 5
-_TRUTH = dict.fromkeys("T true yes √ ✓ ✔ checkmark 对 正确".split(), "true") | dict.fromkeys(
-    "f false × ✗ ✘ times 错 错误".split(), "false"
-)
-
-
-def truth(text: str) -> str | None:
-    """Whether a text is a sign or a word for true or for false, as answers of Chinese tests are."""
-    plain = text.strip("$\\ ")
-    return _TRUTH.get(plain if len(plain) == 1 else plain.lower())
-
-
 _PHONE = re.compile(r"\+?(?=[\d() -]{8,20}\Z)(?:[^ ()-]*[ ()-]){2}.*")
 _CLAIMS = re.compile(r"(?:yes|no|true|false|[TF])(?:,\s*(?:yes|no|true|false|[TF]))+", re.I)
 _SIZE = re.compile(r"\b(?:order|size|dimensions?) of\b", re.I)
@@ -103,10 +100,6 @@ _ROUND = re.compile(r"\b(?:round(?:ed)?|nearest|decimals?(?: places?)?|significa
 _IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
 
 
-def _asked_variables(question: str | None) -> str:
-    return "".join(_IN_TERMS_OF.findall(question or ""))
-
-
 @lru_cache(maxsize=1024)  # or a chain of nested equations would be compared over and over
 def _same(answer: str, gold: str, terms: Terms) -> bool:
     answer, gold = _undressed(answer), _undressed(gold)
@@ -116,8 +109,9 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return bool(gold)
     if answer.casefold() == gold.casefold() and _NAMED.search(gold):
         return True
-    if _INTEGERS.search(gold) or "π" in gold and _counted_otherwise(answer, gold):
-        return _same(_without_integers(answer), _without_integers(gold), terms)
+    counters = [{*_COUNTER.findall(text)} for text in (answer, gold)]  # k in one and n in the other: 2kπ, 2nπ
+    if _INTEGERS.search(gold) or "π" in gold and counters[0] != counters[1] and [*map(len, counters)] == [1, 1]:
+        return _same(_counted_by_n(answer), _counted_by_n(gold), terms)
     if _SOLUTION.search(gold) and (constants := _CONSTANT.findall(gold)):
         return any(
             _same(_renamed(answer, names), _renamed(gold, [*dict.fromkeys(constants)]), terms)
@@ -182,19 +176,11 @@ def _renamed(text: str, constants: Sequence[str]) -> str:
 _INTEGERS = re.compile(
     r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
 )
-
-
 _COUNTER = re.compile(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])")
 
 
-def _counted_otherwise(answer: str, gold: str) -> bool:
-    """Whether k counts in one, and n in the other: 2kπ, 2nπ."""
-    letters = [{*_COUNTER.findall(text)} for text in (answer, gold)]
-    return [*map(len, letters)] == [1, 1] and letters[0] != letters[1]
-
-
-def _without_integers(text: str) -> str:
-    """Write `2kπ, k ∈ Z` as `2nπ`."""
+def _counted_by_n(text: str) -> str:
+    """Write `2kπ, k ∈ Z` and `2kπ` as `2nπ`."""
     said = _INTEGERS.search(text)
     letters = [said[1]] if said else _COUNTER.findall(text)
     text = text[: said.start()] if said else text
@@ -206,9 +192,9 @@ _CAPITALS = re.compile(r"[A-Z]{3,}")
 
 def _in_order(text: str) -> bool:
     """Whether capitals are no product but names in an order: ABCD, PQR, HTH."""
-    letters = sorted(text)
-    follow = ord(letters[-1]) - ord(letters[0]) == len(letters) - 1 if letters else False
-    return _CAPITALS.fullmatch(text) is not None and (follow or len(set(letters)) < len(letters))
+    if not _CAPITALS.fullmatch(text):
+        return False
+    return len(set(text)) < len(text) or ord(max(text)) - ord(min(text)) == len(text) - 1
 
 
 _ELEMENTS = (
@@ -251,11 +237,10 @@ _STATED = re.compile(
     re.I,
 )
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
-_DETAIL = re.compile(
-    r"(?<=[a-z])\s?\((?:(?:about |≈ ?)?[-¤€£]?\d[^()]*|[A-Z][a-z]?)\)$"
-)  # India (1.4 billion), iron (Fe)
+# India (1.4 billion), iron (Fe)
+_DETAIL = re.compile(r"(?<=[a-z])\s?\((?:(?:about |≈ ?)?[-¤€£]?\d[^()]*|[A-Z][a-z]?)\)$")
 _HEDGE = re.compile(
-    r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
+    r"^(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
     r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?"
     r"|in (?=\d{4}$)|on (?=[a-z]+day\b)|from (?=\d+ (?:to|-) ))\s*",
     re.IGNORECASE,
@@ -269,7 +254,7 @@ _REMARK = re.compile(
 )
 _CLAIM = re.compile(
     r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
-    r"(?:$|(?P<reason>\s*[,.;:]?\s*(?:because|since|as|因为)\b.*)|(?P<rest>\s*[,.;:](?!\s*\d).*|\s-\s.*|\s+(?:it|they|this|that|there)\b.*))",
+    r"(?:$|\s*[,.;:]?\s*(?:because|since|as|因为)\b.*|(?P<rest>\s*[,.;:](?!\s*\d).*|\s-\s.*|\s+(?:it|they|this|that|there)\b.*))",
     re.IGNORECASE | re.DOTALL,
 )
 _SYNONYMS = {"是的": "是", "正确": "对", "错误": "错", "不对": "错"}
@@ -282,17 +267,15 @@ _TAKES_BACK = re.compile(
 def _claim(text: str) -> str | None:
     """A leading yes or no without its reason; `None` if the following text takes it back."""
     match = _CLAIM.fullmatch(text)
-    if match is None:
+    claim = match["claim"].lower() if match else ""
+    if match is None or {word.lower() for word in _TAKES_BACK.findall(match["rest"] or "")} - {claim}:
         return None
-    claim = match["claim"].lower()
-    taken_back = {word.lower() for word in _TAKES_BACK.findall(match["rest"] or "")} - {claim}
-    return None if taken_back else _SYNONYMS.get(claim, claim)
+    return _SYNONYMS.get(claim, claim)
 
 
 def _undressed(text: str) -> str:
     """Remove hedges, a final full stop and brackets around a single entry."""
-    text = text[match.end() :] if (match := _HEDGE.match(text)) else text
-    text = _AND_A_HALF.sub(lambda match: f"{NUMBER_WORDS.get(match[1].lower(), match[1])} 1/2", text)
+    text = _AND_A_HALF.sub(lambda match: f"{NUMBER_WORDS.get(match[1].lower(), match[1])} 1/2", _HEDGE.sub("", text))
     if _NOTHING.fullmatch(text):
         return "∅"
     text = "does not exist" if text == "DNE" else text
@@ -389,6 +372,7 @@ _PART = re.compile(
     rf"|([{_HAN}]+)分之([{_HAN}]+)",
     re.I,
 )
+_CHANCE = re.compile(r"(?:an? )?([a-z]+|\d+) (?:in|out of) ([a-z]+|\d+)(?: chance)?", re.I)  # one in five
 _AND_A_HALF = re.compile(r"^([a-z]+|\d+) and (?:a|one)[ -]half\b", re.I)
 _MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
 _SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
@@ -418,9 +402,6 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
     text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)
-
-
-_CHANCE = re.compile(r"(?:an? )?([a-z]+|\d+) (?:in|out of) ([a-z]+|\d+)(?: chance)?", re.I)  # one in five
 
 
 def _fraction(part: re.Match[str]) -> str:
@@ -465,17 +446,14 @@ def _values(
     answer: str, gold: str, terms: Terms, unit: MeasurementUnit = PLAIN, gold_unit: MeasurementUnit = PLAIN
 ) -> bool:
     """Compare two expressions by evaluation, or as words where they are not mathematics."""
+    value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
+    roundings = [(value, target)] if "." in target else []
+    roundings += [(target, value)] if re.search(r"\.\d\d", value) else []
+    if terms.rounded and unit == gold_unit and any(itertools.starmap(_rounds_to, roundings)):
+        return True
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
-        value, target = (NUMBER_WORDS.get(text.lower(), text) for text in (answer, gold))
-        rounded = (
-            terms.rounded
-            and unit == gold_unit
-            and (
-                "." in target and _rounds_to(value, target) or re.search(r"\.\d\d", value) and _rounds_to(target, value)
-            )
-        )
-        return bool(rounded) or numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
+        return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
         return bool(words(gold)) and same_words(answer, gold)
 

@@ -32,13 +32,11 @@ _FRACTIONS = {
     character: f" {unicodedata.normalize('NFKC', character).replace('⁄', '/')} " for character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 }
 _GREEK = {
-    name: unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
-    for case, names in {
-        "SMALL": "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi chi psi "
-        "omega",
-        "CAPITAL": "Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega",
-    }.items()
-    for name in names.split()
+    name: unicodedata.lookup(
+        f"GREEK {'SMALL' if name.islower() else 'CAPITAL'} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}"
+    )
+    for name in "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi chi psi "
+    "omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega".split()
 }
 _CHARACTERS = str.maketrans(
     {
@@ -116,9 +114,15 @@ _COMPARISON = re.compile(
 )
 
 
-def _sign(match: re.Match[str]) -> str:
-    less = match["less"] or match["most"]
-    return f" {'<' if less else '>'}{'=' if match['equal'] or match['least'] or match['most'] else ''} "
+def comparisons_as_signs(text: str) -> str:
+    """Write comparisons with numbers as signs: at least 3, longer than 4 cm."""
+    return _COMPARISON.sub(
+        lambda match: (
+            f" {'<' if match['less'] or match['most'] else '>'}"
+            f"{'=' if match['equal'] or match['least'] or match['most'] else ''} "
+        ),
+        text,
+    )
 
 
 # Another way of writing the same: what has to occur in the text, pattern, replacement
@@ -130,8 +134,6 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("0x", re.compile(r"(?<![\w.])0x([\dA-Fa-f]+)(?!\w)"), lambda match: f"{match[1].upper()}_{{16}}"),
     ("度", re.compile(r"(?<=\d)\s?度\s?(\d+)\s?分(?!钟)"), r"°\1'"),
     ("秒", re.compile(r"(?<=\d')\s?(\d+)\s?秒"), r"\1''"),
-    ("than", _COMPARISON, _sign),
-    ("at ", _COMPARISON, _sign),
     ("//", re.compile(r"(?<=[A-Z])\s*//\s*(?=[A-Z])"), "∥"),
     ("'", re.compile(r"(?<![\d.°])(\d+)\s*'\s*(\d+)\s*(?:\"|'')$"), r"\1 ft \2 in"),
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
@@ -224,13 +226,18 @@ def normalise(text: str) -> str:
         raise Refused("it unfolds into a string too long to compare")
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
+    text = comparisons_as_signs(text) if "than" in text or "at " in text else text
     for needed, pattern, replacement in _REWRITTEN:
         if needed in text:
             text = pattern.sub(replacement, text)
     text = re.sub(r"\{([,:])\}", r"\1", text)
     if "\\" in text:
         text = _without_commands(text)
-    check_depth(text)
+    depth = 0
+    for character in text:
+        depth = max(depth + _step(character), 0)
+        if depth > MAX_DEPTH:
+            raise Refused(f"brackets nested deeper than {MAX_DEPTH} levels are not compared")
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
     text = re.sub(r"(?:\{ ?\} ?)?\^ ?(?:\{ ?[°∘] ?\}|[°∘])", "°", text)
@@ -254,18 +261,10 @@ def _without_commands(text: str) -> str:
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text))
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
-    for stacked in (_BRACED_ARRAY, _CASES):
-        text = stacked.sub(_listed, text)
-    text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
-    text = _ACCENT.sub(
-        lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", _MARKED_LETTERS.sub(_marked, text)
-    )
+    text = _CASES.sub(_listed, _BRACED_ARRAY.sub(_listed, text))
+    text = _MARKED_LETTERS.sub(_marked, _unwrap(_MARKED_UNITS.sub(_named_units, text)))
+    text = _ACCENT.sub(lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", text)
     return _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
-
-
-def comparisons_as_signs(text: str) -> str:
-    """Write comparisons with numbers as signs: at least 3, longer than 4 cm."""
-    return _COMPARISON.sub(_sign, text)
 
 
 def _marked(match: re.Match[str]) -> str:
@@ -280,18 +279,6 @@ def _listed(match: re.Match[str]) -> str:
     rows = [re.split("[&,;]", _ALIGNED.sub("", _IF.sub(" ", row))) for row in match[2].split("\\\\")]
     entries = [[part.strip() for part in row if part.strip()] for row in rows]
     return ", ".join(f"({', '.join(row)})" if len(row) > 1 else "".join(row) for row in entries)
-
-
-def check_depth(text: str) -> None:
-    """Raise `Refused` when brackets are nested deeper than 50 levels."""
-    depth = 0
-    for character in text:
-        if character in "([{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise Refused(f"brackets nested deeper than {MAX_DEPTH} levels are not compared")
-        elif character in ")]}":
-            depth = max(depth - 1, 0)
 
 
 def _in_degrees(match: re.Match[str]) -> str:
@@ -337,15 +324,12 @@ def _unwrap(text: str) -> str:
     for match in re.finditer(r"\\([A-Za-z]+)\s*\{|\\.|[{}]", text, re.DOTALL):
         pieces.append(text[position : match.start()])
         position = match.end()
-        token = match.group()
-        if token.endswith("{") and token != "\\{":
-            wrapper = match.group(1) in _WRAPPERS
-            wrapped.append(wrapper)
-            pieces.append(" " if wrapper else token)
-        elif token == "}":
-            pieces.append(" " if wrapped and wrapped.pop() else token)
-        else:
-            pieces.append(token)
+        dropped = False
+        if match[1] or match[0] == "{":
+            wrapped.append(dropped := match[1] in _WRAPPERS)
+        elif match[0] == "}" and wrapped:
+            dropped = wrapped.pop()
+        pieces.append(" " if dropped else match[0])
     return "".join([*pieces, text[position:]])
 
 
@@ -353,15 +337,11 @@ def split_top(text: str, separators: re.Pattern[str]) -> list[str]:
     """Split at the separators outside all brackets; pieces are stripped."""
     pieces, depth, start, position = [], 0, 0, 0
     while position < len(text):
-        character = text[position]
         if depth == 0 and (match := separators.match(text, position)) and match.end() > position:
             pieces.append(text[start:position].strip())
             start = position = match.end()
             continue
-        if character in "([{⟨":
-            depth += 1
-        elif character in ")]}⟩":
-            depth -= 1
+        depth += _step(text[position])
         position += 1
     return [*pieces, text[start:].strip()]
 
@@ -369,14 +349,11 @@ def split_top(text: str, separators: re.Pattern[str]) -> list[str]:
 def bracketed(text: str) -> tuple[str, str, str] | None:
     r"""(opening, inside, closing) if one pair of brackets, `( ) [ ] \{ \} ⟨ ⟩`, encloses the whole text."""
     for opening, closings in (("(", ")]"), ("[", "])"), ("\\{", ("\\}",)), ("⟨", "⟩"), ("{", "}")):
-        if not text.startswith(opening):
-            continue
         for closing in closings:
-            if not text.endswith(closing) or len(text) < len(opening) + len(closing):
-                continue
-            inside = text[len(opening) : len(text) - len(closing)]
-            if balanced(inside):
-                return opening, inside.strip(), closing
+            if text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening + closing):
+                inside = text[len(opening) : len(text) - len(closing)]
+                if balanced(inside):
+                    return opening, inside.strip(), closing
     return None
 
 
@@ -384,12 +361,20 @@ def balanced(text: str) -> bool:
     """Whether brackets close as often as they open, and never before; of whatever kind."""
     depth = 0
     for character in text:
-        depth += (character in "([{⟨") - (character in ")]}⟩")
+        depth += _step(character)
         if depth < 0:
             return False
     return depth == 0
 
 
+def _step(character: str) -> int:
+    return (character in "([{⟨") - (character in ")]}⟩")
+
+
+# A function or a sign before a name makes a value of it.
+_NO_NAME = re.compile(
+    r"(?<![A-Za-z])(?:(?:sin|cos|tan|cot|log|ln|lg)(?:\b|[xyzABC]\b)|(?:exp|sqrt|abs|minus|negative|not|never)\b|minus)"
+)
 _NAME = re.compile(
     r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335\u20d7])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
     r"(?:\s*\((?:-?[A-Za-z0-9, ]{1,20}|[A-Z'] ?[∪∩|] ?[A-Z'])\))?)"
@@ -400,9 +385,3 @@ def is_name(text: str) -> bool:
     r"""Whether an equation may define it: `x`, `S_{ABC}`, `f(x)`, `∠A`, `Area`."""
     named = len(text) <= 60 and _NAME.fullmatch(text) is not None and text not in ("π", "e", "∞", "∅")
     return named and _NO_NAME.search(text) is None
-
-
-# A function or a sign before a name makes a value of it.
-_NO_NAME = re.compile(
-    r"(?<![A-Za-z])(?:(?:sin|cos|tan|cot|log|ln|lg)(?:\b|[xyzABC]\b)|(?:exp|sqrt|abs|minus|negative|not|never)\b|minus)"
-)
