@@ -32,6 +32,11 @@ _THAT_IS = re.compile(r"(?:i\.e\.?,?|that is,?|namely,?|即)\s*")
 _REASON = re.compile(r"\s*(?:(?:because|since|as|so|which|due to|by)\b|因为|由于|所以|理由)", re.IGNORECASE)
 OR = re.compile(r"\bor\b|或|(?<=[A-J])\s*/", re.I)  # A or C is not both
 _JOINT = re.compile(r"\s*(?:[,;&/+和与及]|\band\b|\bor\b)\s*|\s+", re.IGNORECASE)
+# Beside a letter whose text is not known: another letter, or what takes the choice back.
+_HEDGED = re.compile(
+    r"(?:^|[\s,;(/]|\b(?:or|and)\s)\(?[A-J]\)?[.)]*$|^(?:or\b|或)|\b(?:not|wrong|maybe|incorrect)\b", re.I
+)
+_IMPLIED = re.compile(r"\(?([A-J])\)?[.:)]\s*(\S.*)|\(([A-J])\)|([A-J])", re.DOTALL)
 
 
 def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str] | None:
@@ -86,12 +91,6 @@ def _readings(text: str, choices: Mapping[str, str]) -> Iterator[tuple[str, str]
             yield match["label"].upper(), match["rest"]
 
 
-# Beside a letter whose text is not known: another letter, or what takes the choice back.
-_HEDGED = re.compile(
-    r"(?:^|[\s,;(/]|\b(?:or|and)\s)\(?[A-J]\)?[.)]*$|^(?:or\b|或)|\b(?:not|wrong|maybe|incorrect)\b", re.I
-)
-
-
 def _letters(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
     r"""Several letters: `A, C`, `ABD`, `A and C`, `(A)(C)`, `\{A, C\}`; None for anything else.
 
@@ -106,9 +105,6 @@ def _letters(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
             return None
     labels = frozenset(part.upper() for part in parts)
     return labels if 1 < len(parts) == len(labels) and labels <= choices.keys() else None
-
-
-_IMPLIED = re.compile(r"\(?([A-J])\)?[.:)]\s*(\S.*)|\(([A-J])\)|([A-J])", re.DOTALL)
 
 
 def implied_choices(gold: str) -> dict[str, str]:

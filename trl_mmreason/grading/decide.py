@@ -13,6 +13,20 @@ from .equivalence import chemical, same_answer, truth
 from .notation import Refused, Undefined, Unreadable, balanced, normalise
 from .numeric import MAX_BITS, limited_steps, value_of
 
+_NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA", "?", "??", "???"))
+_EMPTY_ARGUMENT = re.compile(
+    r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
+)
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_BRACE = re.compile("[{}]")
+_LONGEST_ANSWER = 60
+_SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
+_THREE = re.compile(
+    r"(?!(?i:yes|no|true|false)\b|[是否对错不])(?:(?:.*?[a-z]{2}(?: [A-Z])?[.!?]\s+(?=[A-Z])){2}|(?:[^。]{4,}。){3})",
+    re.S,
+)
+_DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
+
 
 def decide(
     answer: str,
@@ -43,21 +57,6 @@ def _matches(answer: str, gold: str, choices: Mapping[str, str], question: str |
     elif choices and (named := chosen(answer, choices, same)) and len(named) == 1:
         return same(choices[next(iter(named))], gold)
     return same(answer, gold, lenient=lenient)
-
-
-_NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA", "?", "??", "???"))
-_EMPTY_ARGUMENT = re.compile(
-    r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
-)
-_ESCAPE = re.compile(r"\\.", re.DOTALL)
-_BRACE = re.compile("[{}]")
-_LONGEST_ANSWER = 60
-_SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
-_THREE = re.compile(
-    r"(?!(?i:yes|no|true|false)\b|[是否对错不])(?:(?:.*?[a-z]{2}(?: [A-Z])?[.!?]\s+(?=[A-Z])){2}|(?:[^。]{4,}。){3})",
-    re.S,
-)
-_DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
 
 
 def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str | None:

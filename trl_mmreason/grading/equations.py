@@ -17,6 +17,18 @@ from .words import is_prose
 _PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/+*]|(?<!^)-")
 _OPERATION = re.compile(r"[+*^]|(?<!^)-")
 _EQUALS = re.compile(r"\s*=\s*")
+_BELOW = re.compile(r"\\frac ?\{[^{}]*\} ?\{([^{}]*)\}|/ ?([A-Za-z]\w*(?:\^\{?\d\}?)?|\([^()]*\))")
+_MOD = re.compile(r"(\d{1,9}) mod ([1-9]\d{0,8})")
+_POINTS = r"((?:[A-Z]'*)+|[a-zα-ω])"
+_RELATION = re.compile(rf"(triangle |angle )?{_POINTS} ?(⊥|∥|≅|≈|\\sim) ?(?:triangle |angle )?{_POINTS}")
+_NUMBER = r"[¤€£¥]?\s*\d[\d,]*(?:\.\d+)?\s*%?"
+_SPAN = re.compile(rf"(?P<low>{_NUMBER})\s*(?:-|~|to)\s*(?P<high>{_NUMBER})\s*(?P<unit>[^\W\d_]{{2,}}[^\d=]*|[°%].*)?")
+_WAY = r"(?:north|south)?(?:east|west)|north|south|left|right|up|down|(?:(?:counter|anti)-?)?clockwise|(?:in|de)crease"
+_DIRECTED = re.compile(
+    r"(?:an? )?(?P<amount>[-¤]?\d(?:[^,(]|,\d)*?)[\s,(]{1,3}(?:(?:to|towards?|in) the |due )?"
+    rf"(?P<way>{_WAY})(?:wards?)?(?: direction)?\)?|(?:an? |it )?(?P<change>{_WAY})[sd]? (?:of|by) (?P<by>.+)",
+    re.I,
+)
 
 
 class Equation(NamedTuple):
@@ -82,18 +94,12 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
     return same(left.sides[-1] if left else answer, right.sides[-1] if right else gold)
 
 
-_BELOW = re.compile(r"\\frac ?\{[^{}]*\} ?\{([^{}]*)\}|/ ?([A-Za-z]\w*(?:\^\{?\d\}?)?|\([^()]*\))")
-
-
 def _cleared(difference: str) -> str:
     """Multiply `(y)-(6/x)` by x, which stands nowhere else: (x)-(x^2/x) would be 0 there."""
     plain = re.sub(r"\\[a-z]+", "", difference)
     below = next((match[1] or match[2] for match in _BELOW.finditer(difference)), "")
     alone = all(plain.count(letter) == below.count(letter) for letter in re.findall("[A-Za-z]", below))
     return f"({difference})*({below})" if below and alone else difference
-
-
-_MOD = re.compile(r"(\d{1,9}) mod ([1-9]\d{0,8})")
 
 
 def _holds(side: str, equation: Equation, same: Same) -> bool:
@@ -146,10 +152,6 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     return same(*quotients)
 
 
-_POINTS = r"((?:[A-Z]'*)+|[a-zα-ω])"
-_RELATION = re.compile(rf"(triangle |angle )?{_POINTS} ?(⊥|∥|≅|≈|\\sim) ?(?:triangle |angle )?{_POINTS}")
-
-
 def compare_relations(answer: str, gold: str) -> bool | None:
     """Compare `AC ⊥ BD` and `BD ⊥ CA`; figures that are congruent or similar keep which corner belongs to which."""
     relations = []
@@ -163,10 +165,6 @@ def compare_relations(answer: str, gold: str) -> bool | None:
     return relations[0] == relations[1]
 
 
-_NUMBER = r"[¤€£¥]?\s*\d[\d,]*(?:\.\d+)?\s*%?"
-_SPAN = re.compile(rf"(?P<low>{_NUMBER})\s*(?:-|~|to)\s*(?P<high>{_NUMBER})\s*(?P<unit>[^\W\d_]{{2,}}[^\d=]*|[°%].*)?")
-
-
 def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
     """Compare both ends of spans such as `20-29`, which are not differences; `None` if the gold is not a span."""
     gold_span, answer_span = _SPAN.fullmatch(gold), _SPAN.fullmatch(answer)
@@ -178,14 +176,6 @@ def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
         same(f"{answer_span[end]} {answer_span['unit'] or ''}", f"{gold_span[end]} {gold_span['unit'] or ''}")
         for end in ("low", "high")
     )
-
-
-_WAY = r"(?:north|south)?(?:east|west)|north|south|left|right|up|down|(?:(?:counter|anti)-?)?clockwise|(?:in|de)crease"
-_DIRECTED = re.compile(
-    r"(?:an? )?(?P<amount>[-¤]?\d(?:[^,(]|,\d)*?)[\s,(]{1,3}(?:(?:to|towards?|in) the |due )?"
-    rf"(?P<way>{_WAY})(?:wards?)?(?: direction)?\)?|(?:an? |it )?(?P<change>{_WAY})[sd]? (?:of|by) (?P<by>.+)",
-    re.I,
-)
 
 
 def compare_directed(answer: str, gold: str, same: Same) -> bool | None:

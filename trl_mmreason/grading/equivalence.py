@@ -32,6 +32,91 @@ from .words import NUMBER_WORDS, ORDINALS, same_words, squeezed, words
 _TRUTH = dict.fromkeys("T true yes √ ✓ ✔ checkmark 对 正确".split(), "true") | dict.fromkeys(
     "f false × ✗ ✘ times 错 错误".split(), "false"
 )
+_HEADING = re.compile(r"^(?!.*answer)[A-Z][a-z]+(?: [a-z]+){0,4}: (?=.*\d|[A-Z])")  # Domain: all numbers
+_HEADED = re.compile(r"\b(?!answer)([a-z]+): (?=[-\d])")  # mean: 7, mode: 5
+_PHONE = re.compile(r"\+?(?=[\d() -]{8,20}\Z)(?:[^ ()-]*[ ()-]){2}.*")
+_CLAIMS = re.compile(r"(?:yes|no|true|false|[TF])(?:,\s*(?:yes|no|true|false|[TF]))+", re.I)
+_SIZE = re.compile(r"\b(?:order|size|dimensions?) of\b", re.I)
+_TIMES = re.compile(r"(\d+) ?(?:\*|x|by) ?(\d+)")
+_ORDERED = re.compile(
+    r"\bin order\b(?! to)|\bfrom (?:the )?(?:\w+est|most|least)\b|\bin (?:which|what) order\b"
+    r"|\bin (?:that|this|the (?:same|given|following)) order\b|\brespectively\b|依次",
+    re.I,
+)
+_ROUND = re.compile(r"\b(?:round(?:ed)?|nearest|decimals?(?: places?)?|significant|approximately)\b|保留|精确到", re.I)
+_IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
+_OF_THE = re.compile(r"(?:(?<=\d%)|(?<=\d\})|(?<=/\d)|(?<=/\d\d))\s+of (?:the|its|all)(?: [a-z]+){1,3}$")
+_SOLUTION = re.compile(r"[a-z].*[+] ?C$|^y ?=.*(?:[cC]_|A.*B|B.*A)")
+_BEHIND = r"(?!(?!e\^|sin|cos)[A-Za-z_(])"  # what a constant is not followed by: Be^x is B times a function
+_CONSTANT = re.compile(rf"(?<![A-Za-z\\_])(?:[ckCK](?:_\{{?\d\}}?)?|[ABD]){_BEHIND}")  # of integration
+_INTEGERS = re.compile(
+    r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
+)
+_COUNTER = re.compile(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])")
+_CAPITALS = re.compile(r"[A-Z]{3,}")
+_ELEMENTS = (
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Cr Mn Fe Co Ni Cu Zn Br Kr Ag Cd Sn I Xe Ba Pt Au Hg Pb U"
+).split()
+_ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
+# One quantifier over the atoms, or a long formula would be tried in every way to part it
+_SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
+_CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
+# 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
+_DECIMAL_COMMA = re.compile(
+    r"(?:^|(?<==)|(?<== ))(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)"
+)
+# What a sentence in a box says its value is
+_STATED = re.compile(
+    r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals|gets|becomes)\s"
+    r"|there (?:is|are)\s|it(?: is|'s) (?:an? )?|(?:in )?total:)\s*(?!not\b)",
+    re.I,
+)
+_STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
+# India (1.4 billion), iron (Fe)
+_DETAIL = re.compile(r"(?<=[a-z])\s?\((?:(?:about |≈ ?)?[-¤€£]?\d[^()]*|[A-Z][a-z]?)\)$")
+_HEDGE = re.compile(
+    r"^(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
+    r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?"
+    r"|in (?=\d{4}$)|on (?=[a-z]+day\b)|from (?=\d+ (?:to|-) ))\s*",
+    re.IGNORECASE,
+)
+_NOTHING = re.compile(r"no (?:real )?solutions?|无解|empty set|空集", re.I)
+_MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
+_ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
+_REMARK = re.compile(
+    r"(?<=[\d°}π])\s*(?:\((?:(?:[a-z]+ )?angles?|approx(?:imately|\.)?|exact(?:ly)?"
+    r"|(?:rounded|correct to|to the nearest|nearest|since|because)\b[^()]*)\)|in total|times|✅|✓)$"
+)
+_CLAIM = re.compile(
+    r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
+    r"(?:$|\s*[,.;:]?\s*(?:because|since|as|因为)\b.*|(?P<rest>\s*[,.;:](?!\s*\d).*|\s-\s.*|\s+(?:it|they|this|that|there)\b.*))",
+    re.IGNORECASE | re.DOTALL,
+)
+_SYNONYMS = {"是的": "是", "正确": "对", "错误": "错", "不对": "错"}
+_TAKES_BACK = re.compile(
+    r"\b(?:yes|no|true|false|or|maybe|perhaps|if|unless|otherwise|but|however|actually)\b|是的|不是|或|但|如果",
+    re.IGNORECASE,
+)
+_MOLAR = re.compile(r"(?<=\d)\s+(m?)M$")
+_DEGREE, _RADIAN = (MeasurementUnit(Fraction(size), (("degree", 1),)) for size in ("1", "57.29577951308232"))
+MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
+MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
+_HAN = "一二三四五六七八九十"
+FRACTIONS = {"half": 2, "halves": 2, "quarter": 4}
+FRACTIONS |= {name: int(number[:-2]) for name, number in ORDINALS.items() if number not in ("1st", "2nd")}
+_PART = re.compile(
+    rf"({'|'.join(word for word in NUMBER_WORDS if re.fullmatch('[a-z]+', word))})[ -]({'|'.join(FRACTIONS)})s?"
+    rf"|([{_HAN}]+)分之([{_HAN}]+)",
+    re.I,
+)
+_CHANCE = re.compile(r"(?:an? )?([a-z]+|\d+) (?:in|out of) ([a-z]+|\d+)(?: chance)?", re.I)  # one in five
+_AND_A_HALF = re.compile(r"^([a-z]+|\d+) and (?:a|one)[ -]half\b", re.I)
+_MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
+_SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
+_NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
+_COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(MAGNITUDES)})s?)?", re.I)
+_SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
+_SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
 
 
 def truth(text: str) -> str | None:
@@ -83,21 +168,6 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
     unit = None if unit == UNITS["pound"] and "£" in answer + gold else unit
     variables = "".join(_IN_TERMS_OF.findall(asked))
     return _same(left, right, Terms(lenient, unit, variables, percent, bool(_ROUND.search(asked))))
-
-
-_HEADING = re.compile(r"^(?!.*answer)[A-Z][a-z]+(?: [a-z]+){0,4}: (?=.*\d|[A-Z])")  # Domain: all numbers
-_HEADED = re.compile(r"\b(?!answer)([a-z]+): (?=[-\d])")  # mean: 7, mode: 5
-_PHONE = re.compile(r"\+?(?=[\d() -]{8,20}\Z)(?:[^ ()-]*[ ()-]){2}.*")
-_CLAIMS = re.compile(r"(?:yes|no|true|false|[TF])(?:,\s*(?:yes|no|true|false|[TF]))+", re.I)
-_SIZE = re.compile(r"\b(?:order|size|dimensions?) of\b", re.I)
-_TIMES = re.compile(r"(\d+) ?(?:\*|x|by) ?(\d+)")
-_ORDERED = re.compile(
-    r"\bin order\b(?! to)|\bfrom (?:the )?(?:\w+est|most|least)\b|\bin (?:which|what) order\b"
-    r"|\bin (?:that|this|the (?:same|given|following)) order\b|\brespectively\b|依次",
-    re.I,
-)
-_ROUND = re.compile(r"\b(?:round(?:ed)?|nearest|decimals?(?: places?)?|significant|approximately)\b|保留|精确到", re.I)
-_IN_TERMS_OF = re.compile(r"\bin terms of (?:(?:its|the|a) [a-z]+ )?\$?([A-Za-z])\b", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1024)  # or a chain of nested equations would be compared over and over
@@ -161,22 +231,10 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     return _quantities(answer, gold, terms)
 
 
-_OF_THE = re.compile(r"(?:(?<=\d%)|(?<=\d\})|(?<=/\d)|(?<=/\d\d))\s+of (?:the|its|all)(?: [a-z]+){1,3}$")
-_SOLUTION = re.compile(r"[a-z].*[+] ?C$|^y ?=.*(?:[cC]_|A.*B|B.*A)")
-_BEHIND = r"(?!(?!e\^|sin|cos)[A-Za-z_(])"  # what a constant is not followed by: Be^x is B times a function
-_CONSTANT = re.compile(rf"(?<![A-Za-z\\_])(?:[ckCK](?:_\{{?\d\}}?)?|[ABD]){_BEHIND}")  # of integration
-
-
 def _renamed(text: str, constants: Sequence[str]) -> str:
     for number, name in enumerate(constants):
         text = re.sub(rf"(?<![A-Za-z\\_]){re.escape(name)}{_BEHIND}", f"κ_{number} ", text)
     return text
-
-
-_INTEGERS = re.compile(
-    r"(?:[\s,(]|where\b|for\b|with\b)*([a-z])\s*(?:∈|is an? |are )\s*(?:Z|ℤ|(?:any |all )?integers?)\s*\)?$"
-)
-_COUNTER = re.compile(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])")
 
 
 def _counted_by_n(text: str) -> str:
@@ -187,27 +245,11 @@ def _counted_by_n(text: str) -> str:
     return re.sub(rf"(?<![A-Za-z\\]){letters[0]}(?![A-Za-z])", "n", text) if letters else text
 
 
-_CAPITALS = re.compile(r"[A-Z]{3,}")
-
-
 def _in_order(text: str) -> bool:
     """Whether capitals are no product but names in an order: ABCD, PQR, HTH."""
     if not _CAPITALS.fullmatch(text):
         return False
     return len(set(text)) < len(text) or ord(max(text)) - ord(min(text)) == len(text) - 1
-
-
-_ELEMENTS = (
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Cr Mn Fe Co Ni Cu Zn Br Kr Ag Cd Sn I Xe Ba Pt Au Hg Pb U"
-).split()
-_ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
-# One quantifier over the atoms, or a long formula would be tried in every way to part it
-_SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
-_CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
-# 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
-_DECIMAL_COMMA = re.compile(
-    r"(?:^|(?<==)|(?<== ))(-?(?:\d{1,3}(?:\.\d{3})+|\d+)),(?!0(?!\d))(\d{1,2}|\d{4,})(?![\d,.])(?!\s*,)"
-)
 
 
 def _with_point(match: re.Match[str]) -> str:
@@ -227,41 +269,6 @@ def chemical(text: str) -> str | None:
         return None
     sides = [sorted(re.split(r"\+(?=[\dA-Z(^])", side)) for side in plain.split("->")]  # in any order
     return plain if len(sides) < 2 else "->".join(map("+".join, sides))
-
-
-# ------------------------------------------------------------------------------------------------------------ dressing
-# What a sentence in a box says its value is
-_STATED = re.compile(
-    r"(?:the (?:[a-z]+ ){1,5}(?:is|are|equals|gets|becomes)\s"
-    r"|there (?:is|are)\s|it(?: is|'s) (?:an? )?|(?:in )?total:)\s*(?!not\b)",
-    re.I,
-)
-_STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
-# India (1.4 billion), iron (Fe)
-_DETAIL = re.compile(r"(?<=[a-z])\s?\((?:(?:about |≈ ?)?[-¤€£]?\d[^()]*|[A-Z][a-z]?)\)$")
-_HEDGE = re.compile(
-    r"^(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
-    r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?"
-    r"|in (?=\d{4}$)|on (?=[a-z]+day\b)|from (?=\d+ (?:to|-) ))\s*",
-    re.IGNORECASE,
-)
-_NOTHING = re.compile(r"no (?:real )?solutions?|无解|empty set|空集", re.I)
-_MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
-_ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
-_REMARK = re.compile(
-    r"(?<=[\d°}π])\s*(?:\((?:(?:[a-z]+ )?angles?|approx(?:imately|\.)?|exact(?:ly)?"
-    r"|(?:rounded|correct to|to the nearest|nearest|since|because)\b[^()]*)\)|in total|times|✅|✓)$"
-)
-_CLAIM = re.compile(
-    r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
-    r"(?:$|\s*[,.;:]?\s*(?:because|since|as|因为)\b.*|(?P<rest>\s*[,.;:](?!\s*\d).*|\s-\s.*|\s+(?:it|they|this|that|there)\b.*))",
-    re.IGNORECASE | re.DOTALL,
-)
-_SYNONYMS = {"是的": "是", "正确": "对", "错误": "错", "不对": "错"}
-_TAKES_BACK = re.compile(
-    r"\b(?:yes|no|true|false|or|maybe|perhaps|if|unless|otherwise|but|however|actually)\b|是的|不是|或|但|如果",
-    re.IGNORECASE,
-)
 
 
 def _claim(text: str) -> str | None:
@@ -314,11 +321,6 @@ def _rounds_to(exact: str, rounded: str) -> bool:
     return difference <= 0.5 * 10.0**-places * (1 + 1e-9)
 
 
-# ---------------------------------------------------------------------------------------------- quantities, expressions
-_MOLAR = re.compile(r"(?<=\d)\s+(m?)M$")
-_DEGREE, _RADIAN = (MeasurementUnit(Fraction(size), (("degree", 1),)) for size in ("1", "57.29577951308232"))
-
-
 def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     if len(answer) > 1 and (named := parse_unit(answer)) and (gold_named := parse_unit(gold)):
         return named == gold_named  # `cm` and `centimetre`
@@ -360,26 +362,6 @@ def _is_formula(text: str) -> bool:
         return not re.fullmatch(r"[A-Za-z]+\d+", text) and bool(read(text).symbols)
     except Unreadable:
         return False
-
-
-MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
-MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
-_HAN = "一二三四五六七八九十"
-FRACTIONS = {"half": 2, "halves": 2, "quarter": 4}
-FRACTIONS |= {name: int(number[:-2]) for name, number in ORDINALS.items() if number not in ("1st", "2nd")}
-_PART = re.compile(
-    rf"({'|'.join(word for word in NUMBER_WORDS if re.fullmatch('[a-z]+', word))})[ -]({'|'.join(FRACTIONS)})s?"
-    rf"|([{_HAN}]+)分之([{_HAN}]+)",
-    re.I,
-)
-_CHANCE = re.compile(r"(?:an? )?([a-z]+|\d+) (?:in|out of) ([a-z]+|\d+)(?: chance)?", re.I)  # one in five
-_AND_A_HALF = re.compile(r"^([a-z]+|\d+) and (?:a|one)[ -]half\b", re.I)
-_MAGNITUDE = re.compile(rf"(\d[\d,]*(?:\.\d+)?)((?:\s*(?:{'|'.join(MAGNITUDES)})s?(?![a-z]))+)", re.IGNORECASE)
-_SHORT = {"k": " thousand", "m": " million", "b": " billion", "bn": " billion"}
-_NAMED = re.compile(r"^[^\\^_=]*[a-z]{4}[^\\^_=]*$")  # 2-Methylbutane
-_COUNT = re.compile(rf"\d[\d,.]*(?:\s*(?:{'|'.join(MAGNITUDES)})s?)?", re.I)
-_SHORT_NUMBER = re.compile(r"(\d[\d,.]*)([kKM]|bn)")
-_SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.IGNORECASE)
 
 
 def in_full(text: str) -> str:

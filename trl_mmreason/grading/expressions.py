@@ -42,6 +42,7 @@ _ENDS = frozenset((*"+-)]}|,=<>", "\\rfloor", "\\rceil", ""))
 _POSTFIXES = {"!": "factorial", "%": "percent", "°": "degrees"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _VOWELS = frozenset("aeiou")
+_APPLIED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])'*[(\[]\s*[A-Za-z0-9]\s*[)\]]")
 
 
 class Expression(NamedTuple):
@@ -52,9 +53,6 @@ class Expression(NamedTuple):
     decimal: bool
     imaginary: bool
     whole: bool
-
-
-_APPLIED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])'*[(\[]\s*[A-Za-z0-9]\s*[)\]]")
 
 
 def read_both(answer: str, gold: str) -> tuple[Expression, Expression]:

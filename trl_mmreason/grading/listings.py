@@ -14,15 +14,6 @@ MAX_ENTRIES = 100
 
 Same = Callable[[str, str], bool]
 Ratio = Callable[[str, str], float | None]
-
-
-class Listing(NamedTuple):
-    """A list of entries; its brackets are empty for a bare list."""
-
-    brackets: str
-    entries: list[str]
-
-
 # What is said to lie in a set
 MEMBER = re.compile(r"([^\W\d_](?:_\w+|_\{\w+\})?)\s*∈\s*(?=[^∈]*$)")
 # The point P of P(2, 3)
@@ -35,6 +26,23 @@ _WORDED = re.compile(
 )
 _GROUPED = re.compile(rf"(?<![\d.,]){THOUSANDS}(?!,\d)")
 _MARK = "\ue000"  # stands for the comma inside 1,000
+# (a) 3 (b) 7
+_LABEL = re.compile(r"(?:^|(?<=[\s,;.:]))\(([a-h]|[1-9]|i{1,3}|iv|v)\)\s*")
+_ORDERS = (*"abcdefgh",), (*"123456789",), ("i", "ii", "iii", "iv", "v")
+_NO_PART = re.compile(r"[+*/^=].*|.*[-+*/^=]|")
+_CIRCLED = re.compile(r"\(\d\)(?:[\s,;和与及]*(?:and\s+)?\(\d\))+")
+_FLAT = re.compile(r"\[[^\[\]]*\]")
+_SCALED = re.compile(r"(.+?)\s*\*?\s*(\\begin\{.*)", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_COMPONENT = re.compile(r"([+-]?)([^-+,=ijk]*)([ijk])(\u0302?)")
+_PRODUCT = re.compile(r"[A-Z\d^{}()_-]+")
+
+
+class Listing(NamedTuple):
+    """A list of entries; its brackets are empty for a bare list."""
+
+    brackets: str
+    entries: list[str]
 
 
 def entries(text: str, *, bare: bool) -> list[str]:
@@ -87,12 +95,6 @@ def _both_signs(items: list[str]) -> list[str]:
     return readings
 
 
-# (a) 3 (b) 7
-_LABEL = re.compile(r"(?:^|(?<=[\s,;.:]))\(([a-h]|[1-9]|i{1,3}|iv|v)\)\s*")
-_ORDERS = (*"abcdefgh",), (*"123456789",), ("i", "ii", "iii", "iv", "v")
-_NO_PART = re.compile(r"[+*/^=].*|.*[-+*/^=]|")
-
-
 def labelled_parts(text: str) -> list[str] | None:
     """The answers to the parts of a question, by the order of their labels; `None` without at least two labels."""
     before, *pieces = _LABEL.split(text)
@@ -101,9 +103,6 @@ def labelled_parts(text: str) -> list[str] | None:
     if before or len(labels) < 2 or any(map(_NO_PART.fullmatch, parts.values())):
         return None
     return [parts[label].removesuffix(" and").rstrip(" ,;") for label in labels]
-
-
-_CIRCLED = re.compile(r"\(\d\)(?:[\s,;和与及]*(?:and\s+)?\(\d\))+")
 
 
 def compare_circled(answer: str, gold: str) -> bool | None:
@@ -189,11 +188,6 @@ def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, An
     return all(finds_one(entry, set()) for entry in left)
 
 
-_FLAT = re.compile(r"\[[^\[\]]*\]")
-_SCALED = re.compile(r"(.+?)\s*\*?\s*(\\begin\{.*)", re.DOTALL)
-_MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
-
-
 def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     """Compare matrices by entry; lists of lists are matrices, a tuple a column. `None` without a LaTeX matrix."""
     if not (_MATRIX.fullmatch(answer) or _MATRIX.fullmatch(gold)):
@@ -208,9 +202,6 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
         return False
     return all(map(same, sum(left, []), sum(right, [])))
-
-
-_COMPONENT = re.compile(r"([+-]?)([^-+,=ijk]*)([ijk])(\u0302?)")
 
 
 def compare_vectors(answer: str, gold: str, same: Same) -> bool | None:
@@ -228,9 +219,6 @@ def _components(text: str) -> list[str]:
     sizes = {letter: f"{sign}{size or 1}" for sign, size, letter, _ in terms}
     is_sum = "".join(map("".join, terms)) == plain and len(sizes) == len(terms) > ("\u0302" not in plain)
     return [sizes.get(letter, "0") for letter in "ijk"] if is_sum else []
-
-
-_PRODUCT = re.compile(r"[A-Z\d^{}()_-]+")
 
 
 def compare_matrix_products(answer: str, gold: str) -> bool | None:

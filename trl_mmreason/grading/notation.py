@@ -13,20 +13,6 @@ from fractions import Fraction
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 50
-
-
-class Refused(Exception):
-    """Too large to compare: too long, too deep, or a tower of exponents."""
-
-
-class Unreadable(ValueError):
-    """Not readable as mathematics."""
-
-
-class Undefined(Unreadable):
-    """Mathematics without a value, such as 1/0."""
-
-
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
 _FRACTIONS = {
     character: f" {unicodedata.normalize('NFKC', character).replace('⁄', '/')} " for character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
@@ -57,7 +43,6 @@ _CHARACTERS = str.maketrans(
         "。": ". ",
     }
 )
-
 # What a command means in the canonical form; "" drops it. A command that is not here keeps its name.
 _COMMANDS = {
     **_GREEK,
@@ -103,8 +88,6 @@ _ACCENTS = {
 }
 _ARROW = "\u20d7"
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
-
-
 _LESS = r"(?P<less>less|fewer|(?:small|short|low|young|cheap|slow|light)er)"
 _COMPARISON = re.compile(
     rf"(?:^|\s)(?:(?:is|are|(?:must|has to) be)\s)?(?:(?:{_LESS}|more|(?:great|larg|bigg|long|high|tall|old)er)"
@@ -112,19 +95,6 @@ _COMPARISON = re.compile(
     r"(?:\s+(?=[$(]?[-−]?[\d√\\])|(?=\s*\}\s*[-−]?[\d√\\]))",
     re.I,
 )
-
-
-def comparisons_as_signs(text: str) -> str:
-    """Write comparisons with numbers as signs: at least 3, longer than 4 cm."""
-    return _COMPARISON.sub(
-        lambda match: (
-            f" {'<' if match['less'] or match['most'] else '>'}"
-            f"{'=' if match['equal'] or match['least'] or match['most'] else ''} "
-        ),
-        text,
-    )
-
-
 # Another way of writing the same: what has to occur in the text, pattern, replacement
 _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     ("!=", re.compile(r"(?<=\d)!=(?=\s*\d)"), "! ="),  # 4! = 24
@@ -210,10 +180,39 @@ _UNIT_NAMES = dict(
 )
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
-
-
 _MINUTES = re.compile(r"(\d{1,3})° ?(\d{1,2})'(?: ?(\d{1,2})'')?(?!\d)")  # of an angle
 _REMAINDER = re.compile(r"^(-?[\d.]+) (?:R|r|remainder) ([\d./]+)$")
+# A function or a sign before a name makes a value of it.
+_NO_NAME = re.compile(
+    r"(?<![A-Za-z])(?:(?:sin|cos|tan|cot|log|ln|lg)(?:\b|[xyzABC]\b)|(?:exp|sqrt|abs|minus|negative|not|never)\b|minus)"
+)
+_NAME = re.compile(
+    r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335\u20d7])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
+    r"(?:\s*\((?:-?[A-Za-z0-9, ]{1,20}|[A-Z'] ?[∪∩|] ?[A-Z'])\))?)"
+)
+
+
+class Refused(Exception):
+    """Too large to compare: too long, too deep, or a tower of exponents."""
+
+
+class Unreadable(ValueError):
+    """Not readable as mathematics."""
+
+
+class Undefined(Unreadable):
+    """Mathematics without a value, such as 1/0."""
+
+
+def comparisons_as_signs(text: str) -> str:
+    """Write comparisons with numbers as signs: at least 3, longer than 4 cm."""
+    return _COMPARISON.sub(
+        lambda match: (
+            f" {'<' if match['less'] or match['most'] else '>'}"
+            f"{'=' if match['equal'] or match['least'] or match['most'] else ''} "
+        ),
+        text,
+    )
 
 
 def normalise(text: str) -> str:
@@ -369,16 +368,6 @@ def balanced(text: str) -> bool:
 
 def _step(character: str) -> int:
     return (character in "([{⟨") - (character in ")]}⟩")
-
-
-# A function or a sign before a name makes a value of it.
-_NO_NAME = re.compile(
-    r"(?<![A-Za-z])(?:(?:sin|cos|tan|cot|log|ln|lg)(?:\b|[xyzABC]\b)|(?:exp|sqrt|abs|minus|negative|not|never)\b|minus)"
-)
-_NAME = re.compile(
-    r"(?:(?:m\s*)?angle\s*\d+|(?:[^\W\d_]|[\\'\s\u0302-\u0308\u0335\u20d7])+(?:_\s*(?:\w|\{[^{}]*\})|\^\s*\{\s*-1\s*\}(?=\s*\())?'*"
-    r"(?:\s*\((?:-?[A-Za-z0-9, ]{1,20}|[A-Z'] ?[∪∩|] ?[A-Z'])\))?)"
-)
 
 
 def is_name(text: str) -> bool:

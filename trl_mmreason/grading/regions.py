@@ -12,6 +12,18 @@ from .numeric import value_of
 from .units import parse_unit
 from .words import squeezed
 
+_TURNED = str.maketrans("<>", "><")
+_RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
+_UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
+_BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*|\s*,\s*(?!and\b)")
+_UNIT = re.compile(r"([(\[].*[)\]])\s*([^\d\s()\[\]][^()\[\]]*)")  # [2, 5] m/s
+_REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
+# A range but some points: `R \\setminus \\{1, 2\\}`, `all real numbers except 1 and 2`, `[0, 2π) \\setminus \\{π\\}`
+_WITHOUT = re.compile(
+    r"(?:[A-Za-z]\s*∈\s*)?(?P<base>R|(?:all |the )?real numbers|(?:all |the )?reals|[(\[][^()\[\]]+[)\]])\s*"
+    r"(?:\\setminus|\\(?=\\\{)|-(?=\s*\\\{)|except(?: for)?|other than|but|without)\s*(?:[a-z]\s*=)?\s*(?P<points>.+)"
+)
+
 
 class Interval(NamedTuple):
     """Between `low` and `high`, each with whether it belongs to it."""
@@ -37,19 +49,6 @@ class Region(NamedTuple):
 
     def intervals(self) -> list[Interval]:
         return [one for piece in self.pieces for condition in piece.conditions for one in condition]
-
-
-_TURNED = str.maketrans("<>", "><")
-_RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
-_UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
-_BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*|\s*,\s*(?!and\b)")
-_UNIT = re.compile(r"([(\[].*[)\]])\s*([^\d\s()\[\]][^()\[\]]*)")  # [2, 5] m/s
-_REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
-# A range but some points: `R \\setminus \\{1, 2\\}`, `all real numbers except 1 and 2`, `[0, 2π) \\setminus \\{π\\}`
-_WITHOUT = re.compile(
-    r"(?:[A-Za-z]\s*∈\s*)?(?P<base>R|(?:all |the )?real numbers|(?:all |the )?reals|[(\[][^()\[\]]+[)\]])\s*"
-    r"(?:\\setminus|\\(?=\\\{)|-(?=\s*\\\{)|except(?: for)?|other than|but|without)\s*(?:[a-z]\s*=)?\s*(?P<points>.+)"
-)
 
 
 def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:

@@ -16,6 +16,30 @@ from .notation import bracketed
 from .words import NUMBER_WORDS
 
 Dimensions = tuple[tuple[str, int], ...]
+_EXPONENT = r"\s*\^\s*(?:-?\d+|\{\s*[-+]?\d+\s*\})"
+# Behind these a single letter is a unit: 5, 1,200, 3/4, 5 3/4, 3*10^{8}, 5e-3
+_PLAIN_NUMBER = re.compile(
+    rf"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?(?:\s*\*\s*10{_EXPONENT}|(?:\s+\d+)?\s*/\s*\d+)?|10{_EXPONENT})"
+)
+# Side by side they are a product of variables, unless there is a negative power: `m s^{-1}`
+_LETTERS = re.compile(rf"[/*]?\s*[A-Za-z](?:{_EXPONENT})?(?P<more>(?:[\s*]+[A-Za-z](?:{_EXPONENT})?)*)")
+# What behind a bracket is no product of variables, as mg may be
+_UNMISTAKABLE = re.compile(rf"(?:[ckd]m|(?:square|cubic|sq\.?) \w+|[a-z]{{4,}}|[\u4e00-\u9fff]+)(?:{_EXPONENT})?")
+_COMMAND = re.compile(r"\\[A-Za-z]+|e(?![A-Za-z])|E(?=[-+]?\d)|π")
+_BEHIND_A_NUMBER = re.compile(
+    rf"[¤€£¥]|(?<=[\d)}}π])\s*(?:°|(?:(?:square|cubic|sq)\s)?[^\W\d_π]+(?:{_EXPONENT})?(?:\s*/\s*[^\W\d_π]+(?:{_EXPONENT})?)?)"
+)
+_PLURAL = re.compile(r"(?<=ch)es\b|(?<=sh)es\b|(?<=ss)es\b|(?<=x)es\b|(?<!s)s\b")
+_PERCENT_WORDS = re.compile(r"%|％|percent|per cent|\bpct\b|百分", re.IGNORECASE)
+_NAMED = r"(?:square |cubic |sq )?[A-Za-zμ°]+(?:/[a-z]+|\^\{?[23]\}?| per [a-z]+)?"
+_ASKED = re.compile(
+    rf"\b(?i:in|how many|units?:)\s+(?:the\s+)?({_NAMED})"
+    rf"|\(\s*(?:in |unit: ?|单位[:：]? ?)?({_NAMED}|[\u4e00-\u9fff]{{1,4}})\s*\)"
+    rf"|(?:单位[:：是为]?\s*|多少|几)((?:平方|立方)?[\u4e00-\u9fff]{{1,2}}|{_NAMED})"
+)
+# The other single letters are variables and articles more often than units.
+_ASKED_LETTERS = frozenset("mgshNJW")
+_QUESTION_CHARACTERS = 2000
 
 
 class MeasurementUnit(NamedTuple):
@@ -210,18 +234,6 @@ def split_unit(text: str, *, products: bool = False) -> tuple[str, MeasurementUn
     return _counted(text)
 
 
-_EXPONENT = r"\s*\^\s*(?:-?\d+|\{\s*[-+]?\d+\s*\})"
-# Behind these a single letter is a unit: 5, 1,200, 3/4, 5 3/4, 3*10^{8}, 5e-3
-_PLAIN_NUMBER = re.compile(
-    rf"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?(?:\s*\*\s*10{_EXPONENT}|(?:\s+\d+)?\s*/\s*\d+)?|10{_EXPONENT})"
-)
-# Side by side they are a product of variables, unless there is a negative power: `m s^{-1}`
-_LETTERS = re.compile(rf"[/*]?\s*[A-Za-z](?:{_EXPONENT})?(?P<more>(?:[\s*]+[A-Za-z](?:{_EXPONENT})?)*)")
-# What behind a bracket is no product of variables, as mg may be
-_UNMISTAKABLE = re.compile(rf"(?:[ckd]m|(?:square|cubic|sq\.?) \w+|[a-z]{{4,}}|[\u4e00-\u9fff]+)(?:{_EXPONENT})?")
-_COMMAND = re.compile(r"\\[A-Za-z]+|e(?![A-Za-z])|E(?=[-+]?\d)|π")
-
-
 def _goes_with(unit: str, number: str, *, products: bool = False) -> bool:
     """Whether a unit is meant, no variable: it stands behind a number, a single letter only behind a plain one.
 
@@ -239,11 +251,6 @@ def _goes_with(unit: str, number: str, *, products: bool = False) -> bool:
     if unit[0] == "%":
         return "%" not in number  # 100% - 81%
     return not any(character.isalpha() for character in _COMMAND.sub("", number))
-
-
-_BEHIND_A_NUMBER = re.compile(
-    rf"[¤€£¥]|(?<=[\d)}}π])\s*(?:°|(?:(?:square|cubic|sq)\s)?[^\W\d_π]+(?:{_EXPONENT})?(?:\s*/\s*[^\W\d_π]+(?:{_EXPONENT})?)?)"
-)
 
 
 def without_units(text: str, *, scaled: bool = False) -> str:
@@ -279,9 +286,6 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     return f"{total.numerator}/{total.denominator}", MeasurementUnit(Fraction(1), parts[0][1].dimensions)
 
 
-_PLURAL = re.compile(r"(?<=ch)es\b|(?<=sh)es\b|(?<=ss)es\b|(?<=x)es\b|(?<!s)s\b")
-
-
 def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     """Parse a count such as `5 red apples`: a number and at most three words."""
     match = re.fullmatch(
@@ -295,18 +299,6 @@ def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     return match[1], PLAIN._replace(
         noun=_PLURAL.sub("", re.sub(r"ies\b", "y", " ".join(nouns))) if len(match[2]) > 3 else match[2]
     )
-
-
-_PERCENT_WORDS = re.compile(r"%|％|percent|per cent|\bpct\b|百分", re.IGNORECASE)
-_NAMED = r"(?:square |cubic |sq )?[A-Za-zμ°]+(?:/[a-z]+|\^\{?[23]\}?| per [a-z]+)?"
-_ASKED = re.compile(
-    rf"\b(?i:in|how many|units?:)\s+(?:the\s+)?({_NAMED})"
-    rf"|\(\s*(?:in |unit: ?|单位[:：]? ?)?({_NAMED}|[\u4e00-\u9fff]{{1,4}})\s*\)"
-    rf"|(?:单位[:：是为]?\s*|多少|几)((?:平方|立方)?[\u4e00-\u9fff]{{1,2}}|{_NAMED})"
-)
-# The other single letters are variables and articles more often than units.
-_ASKED_LETTERS = frozenset("mgshNJW")
-_QUESTION_CHARACTERS = 2000
 
 
 def speaks_of_percent(text: str | None) -> bool:

@@ -52,6 +52,28 @@ _WORD = re.compile(
 )
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
 _ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
+# What may be symbols, whose case counts, and no word: 5 mW, AB, mgh, Tt, cm Δ T, CO2
+_MAYBE_SYMBOLS = re.compile(
+    r"(?:[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}|(?=.*[Α-ω])[A-Za-zΑ-ω]{1,4}(?:\s+[A-Za-zΑ-ω]{1,4})*"
+    r"|(?!(?i:no|up|on|in|at|ok|ja|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|(?:(?![AEIOUaeiou])[A-Za-zµ])+|[a-z]+[A-Z]"
+    r"|(?:[A-Z][a-z]?\d*){2,}|[A-Z][a-z]?\d+))\.?"  # CO2 is not Co2, nor AABB AaBb
+)
+# A sign or a prime, which changes what letters stand for: -mg, Cl-, A'B'
+_SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?:(?<=[A-Z\d])|(?<=\b[a-z]))'+(?![a-z])")
+# What an adjective may stand without
+_LABELLED = re.compile(
+    r"(?:the )?(?:point|figure|page|picture|image|graph|curve|line|net|number|step|item|question|panel) "
+    r"(?:number |no\.? ?)?(\(?(?:[A-Z]'?|\d+|[IVXivx]+)\)?)",
+    re.I,
+)
+_COMPASS = {"N": "north", "E": "east", "S": "south", "W": "west"}
+_HEAD = re.compile(
+    r"(?:the )?(?!any |each |this |that |every )([a-z]{3,}(?:[ -](?:right|angled))?)"
+    r" (?:line|bar|curve|slice|one|triangle|angle|function|number|correlation)"
+    r"|(\w+)(?:三角形|函数)",
+    re.I,
+)
+_TOWARDS = re.compile(r"^(?:(?:moving|going|pointing|heading|facing) )?(?:(?:to|towards?) (?:the )?)?", re.I)
 
 
 def _undotted(text: str) -> str:
@@ -75,34 +97,6 @@ def is_prose(text: str) -> bool:
         and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~∥⊥≅∩→⇒]|\d-|- \d", text) is None
         and MARKS.isdisjoint(text)
     )
-
-
-# What may be symbols, whose case counts, and no word: 5 mW, AB, mgh, Tt, cm Δ T, CO2
-_MAYBE_SYMBOLS = re.compile(
-    r"(?:[-+]?\d[\d.,]*\s*[A-Za-z]{1,3}|(?=.*[Α-ω])[A-Za-zΑ-ω]{1,4}(?:\s+[A-Za-zΑ-ω]{1,4})*"
-    r"|(?!(?i:no|up|on|in|at|ok|ja|[ap]m|tv|u[ks])$)(?:[A-Za-z]{1,2}|(?:(?![AEIOUaeiou])[A-Za-zµ])+|[a-z]+[A-Z]"
-    r"|(?:[A-Z][a-z]?\d*){2,}|[A-Z][a-z]?\d+))\.?"  # CO2 is not Co2, nor AABB AaBb
-)
-# A sign or a prime, which changes what letters stand for: -mg, Cl-, A'B'
-_SIGN = re.compile(r"(?<!\w)[-−–+](?=[\w\\]|\sangle)|(?<=\w)[-−–+](?!\w)|(?:(?<=[A-Z\d])|(?<=\b[a-z]))'+(?![a-z])")
-
-
-# What an adjective may stand without
-_LABELLED = re.compile(
-    r"(?:the )?(?:point|figure|page|picture|image|graph|curve|line|net|number|step|item|question|panel) "
-    r"(?:number |no\.? ?)?(\(?(?:[A-Z]'?|\d+|[IVXivx]+)\)?)",
-    re.I,
-)
-_COMPASS = {"N": "north", "E": "east", "S": "south", "W": "west"}
-_HEAD = re.compile(
-    r"(?:the )?(?!any |each |this |that |every )([a-z]{3,}(?:[ -](?:right|angled))?)"
-    r" (?:line|bar|curve|slice|one|triangle|angle|function|number|correlation)"
-    r"|(\w+)(?:三角形|函数)",
-    re.I,
-)
-
-
-_TOWARDS = re.compile(r"^(?:(?:moving|going|pointing|heading|facing) )?(?:(?:to|towards?) (?:the )?)?", re.I)
 
 
 def same_words(answer: str, gold: str) -> bool:
