@@ -44,9 +44,7 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
 
     The set is empty where letter and text disagree, and None where no choice is named. An empty text is not known.
     """
-    text = normalise(answer)
-    if text.startswith("{") and text.endswith("}"):
-        text = text[1:-1]
+    text = re.sub(r"^\{(.*)\}$", r"\1", normalise(answer))
     text = _TAIL.sub("", text.strip().rstrip(".!"))
     if len(text) > 1 and (verbatim := _verbatim(text, choices)):
         return verbatim
@@ -77,17 +75,13 @@ def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
 
 def _readings(text: str, choices: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(label, other text) for a label at the start or end of the answer that is not part of a choice's text."""
-    equations = any("=" in value for value in choices.values())
+    if any("=" in value for value in choices.values()) and text[1:].lstrip().startswith("="):
+        return  # `A = 5` is a choice's text
     endings = {value[-1:] for value in choices.values()}
-    for pattern in _LABELLED:
-        match = pattern.fullmatch(text)
-        if not match or match["label"].upper() not in choices:
-            continue
-        part_of_it = text[len(match["label"]) :].lstrip().startswith("=") and equations
+    for match in filter(None, (pattern.fullmatch(text) for pattern in _LABELLED)):
         at_the_end = match.start("rest") < match.start("label")
-        if at_the_end and (text[-1] in endings or "" in endings):  # `5 A`, and choices that are not known
-            continue
-        if not part_of_it:
+        unsure = at_the_end and (text[-1] in endings or "" in endings)  # `5 A`, and choices that are not known
+        if match["label"].upper() in choices and not unsure:
             yield match["label"].upper(), match["rest"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,7 @@ _NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA",
 _EMPTY_ARGUMENT = re.compile(
     r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
 )
-_ESCAPE = re.compile(r"\\.", re.DOTALL)
-_BRACE = re.compile("[{}]")
+_NO_BRACE = re.compile(r"\\.|[^{}]", re.DOTALL)
 _LONGEST_ANSWER = 60
 _SENTENCES = re.compile(r"[A-Za-z)\d][.!?]\s+[A-Z]")
 _THREE = re.compile(
@@ -61,7 +59,7 @@ def _matches(answer: str, gold: str, choices: Mapping[str, str], question: str |
 
 def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str | None:
     """Why a gold answer is unusable, or `None`; it depends on the gold answer only."""
-    if isinstance(gold, float) and math.isnan(gold):
+    if gold != gold:
         return "it is not a number"
     if not isinstance(gold, str | int | float):
         return f"it is of type {type(gold).__name__}, expected a string or a list of strings"
@@ -72,7 +70,7 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
         return "it is empty" if not text else f"it is {text!r}"
     if truth(text):
         return None
-    if not balanced("".join(_BRACE.findall(_ESCAPE.sub("", text)))):
+    if not balanced(_NO_BRACE.sub("", text)):
         return "its braces are not balanced"
     try:
         canonical = normalise(text)

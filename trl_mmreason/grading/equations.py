@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from .expressions import read
@@ -44,16 +45,14 @@ class Equation(NamedTuple):
 
 
 def _equation(text: str) -> Equation | None:
-    sides = split_top(text, _EQUALS)
-    if len(sides) < 2 or not all(sides[1:]):
+    first, *others = split_top(text, _EQUALS)
+    if not others or not all(others):
         return None
-    if not sides[0]:  # `= 4`
-        return Equation("", sides[1:])
-    if _defines(sides[0]):
-        return Equation("".join(sides[0].split()), sides[1:])
-    if is_name(sides[-1]):
-        return Equation("".join(sides[-1].split()), sides[:-1])
-    return Equation("", sides)
+    if not first or _defines(first):  # `= 4`, `x = 4`
+        return Equation("".join(first.split()), others)
+    if is_name(others[-1]):
+        return Equation("".join(others[-1].split()), [first, *others[:-1]])
+    return Equation("", [first, *others])
 
 
 def _same_name(left: str, right: str) -> bool:
@@ -88,9 +87,8 @@ def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool 
         formula = right.name or without_units(right.sides[0])
         if _OPERATION.search(formula) and _variables(formula):
             return False  # `x + y = 2` is a line
-    for equation in (left, right):
-        if equation and not all(_holds(side, equation, same) for side in equation.sides[:-1]):
-            return False
+    if not all(_holds(side, one, same) for one in (left, right) if one for side in one.sides[:-1]):
+        return False
     return same(left.sides[-1] if left else answer, right.sides[-1] if right else gold)
 
 
@@ -126,11 +124,9 @@ def _variables(side: str) -> bool:
 
 def _scales(part: str) -> bool:
     """Whether a part of a ratio is a finite number other than 0."""
-    try:
-        value = value_of(part)
-    except Unreadable:
-        return False
-    return value != 0 and abs(value) != math.inf
+    with suppress(Unreadable):
+        return abs(value_of(part)) not in (0, math.inf)
+    return False
 
 
 def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
@@ -141,9 +137,9 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     if is_prose(answer) or is_prose(gold):
         return None
     left, right = (text.split(":") for text in (answer, gold))
-    if len(left) == len(right) and not all(map(_scales, left + right)):
-        return all(map(same, left, right))
     if len(left) == len(right):
+        if not all(map(_scales, left + right)):
+            return all(map(same, left, right))
         products = ((f"({a})*({right[0]})", f"({g})*({left[0]})") for a, g in zip(left, right, strict=True))
         return all(same(a, g) for a, g in products)
     if {len(left), len(right)} != {1, 2} or re.search(r":0", answer + gold):  # 7:05 is a time
@@ -167,15 +163,11 @@ def compare_relations(answer: str, gold: str) -> bool | None:
 
 def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
     """Compare both ends of spans such as `20-29`, which are not differences; `None` if the gold is not a span."""
-    gold_span, answer_span = _SPAN.fullmatch(gold), _SPAN.fullmatch(answer)
-    if gold_span is None:
+    spans = [_SPAN.fullmatch(text) for text in (answer, gold)]
+    if spans[1] is None:
         return None
-    if answer_span is None:
-        return False
-    return all(
-        same(f"{answer_span[end]} {answer_span['unit'] or ''}", f"{gold_span[end]} {gold_span['unit'] or ''}")
-        for end in ("low", "high")
-    )
+    ends = [[f"{span[end]} {span['unit'] or ''}" for end in ("low", "high")] for span in spans if span]
+    return len(ends) == 2 and all(map(same, *ends))
 
 
 def compare_directed(answer: str, gold: str, same: Same) -> bool | None:

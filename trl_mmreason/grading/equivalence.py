@@ -55,9 +55,9 @@ _INTEGERS = re.compile(
 _COUNTER = re.compile(r"(?<![A-Za-z\\])[kmn](?![A-Za-z])")
 _CAPITALS = re.compile(r"[A-Z]{3,}")
 _ELEMENTS = (
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Cr Mn Fe Co Ni Cu Zn Br Kr Ag Cd Sn I Xe Ba Pt Au Hg Pb U"
-).split()
-_ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
+    "He Li Be Ne Na Mg Al Si Cl Ar Ca Cr Mn Fe Co Ni Cu Zn Br Kr Ag Cd Sn Xe Ba Pt Au Hg Pb H B C N O F P S K I U"
+)
+_ATOM = rf"(?:{_ELEMENTS.replace(' ', '|')})\d*"
 # One quantifier over the atoms, or a long formula would be tried in every way to part it
 _SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
 _CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
@@ -74,7 +74,7 @@ _STATED = re.compile(
 _STATED_NUMBER = re.compile(rf"{_STATED.pattern}(?=[-¤]?\d)", re.I)
 # India (1.4 billion), iron (Fe)
 _DETAIL = re.compile(r"(?<=[a-z])\s?\((?:(?:about |≈ ?)?[-¤€£]?\d[^()]*|[A-Z][a-z]?)\)$")
-_HEDGE = re.compile(
+HEDGE = re.compile(
     r"^(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
     r"|about |approximately |approx\.? |around |roughly |exactly |the year |大约|约为?"
     r"|in (?=\d{4}$)|on (?=[a-z]+day\b)|from (?=\d+ (?:to|-) ))\s*",
@@ -282,7 +282,7 @@ def _claim(text: str) -> str | None:
 
 def _undressed(text: str) -> str:
     """Remove hedges, a final full stop and brackets around a single entry."""
-    text = _AND_A_HALF.sub(lambda match: f"{NUMBER_WORDS.get(match[1].lower(), match[1])} 1/2", _HEDGE.sub("", text))
+    text = _AND_A_HALF.sub(lambda match: f"{NUMBER_WORDS.get(match[1].lower(), match[1])} 1/2", HEDGE.sub("", text))
     if _NOTHING.fullmatch(text):
         return "∅"
     text = "does not exist" if text == "DNE" else text
@@ -331,8 +331,8 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
         bare, named = (answer, gold_unit) if unit == PLAIN else (gold, unit)
         letters = split_unit(_MOLAR.sub(r" \1mol/L", bare), products=True)
         if letters and letters[1].dimensions == named.dimensions != ():  # 5 N*m, where the other says newton metres
-            sides = (*letters, target, gold_unit) if unit == PLAIN else (value, unit, *letters)
-            return _values(sides[0], sides[2], terms, sides[1], sides[3])
+            left, right = (letters, (target, gold_unit)) if unit == PLAIN else ((value, unit), letters)
+            return _values(left[0], right[0], terms, left[1], right[1])
         held = bracketed(value if unit != PLAIN else target)
         if _is_formula(bare) and not held and not compound_quantity(answer if bare == gold else gold):
             return _values(answer, gold, terms)  # 0.5g for g/2: the letter is no unit
@@ -358,10 +358,9 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
 
 
 def _is_formula(text: str) -> bool:
-    try:
+    with suppress(Unreadable):
         return not re.fullmatch(r"[A-Za-z]+\d+", text) and bool(read(text).symbols)
-    except Unreadable:
-        return False
+    return False
 
 
 def in_full(text: str) -> str:

@@ -31,11 +31,7 @@ _TOKEN = re.compile(
     re.I | re.A | re.S,
 )
 _OPENER = re.compile(r"\\(?:boxed|fbox)\s*\{|<answer>|<\|(?:answer_start|begin_of_box)\|>", re.I | re.A)
-_TAG_OF_END = {
-    "</answer>": "<answer>",
-    "<|answer_end|>": "<|answer_start|>",
-    "<|end_of_box|>": "<|begin_of_box|>",  # of GLM-4V
-}
+_TAG_OF_END = {"</answer>": "<answer>", "<|answer_end|>": "<|answer_start|>", "<|end_of_box|>": "<|begin_of_box|>"}
 
 _LONGEST_SEPARATOR = 60
 _LONGEST_ANSWER = 5  # words; a bare line may be a sentence

@@ -88,11 +88,8 @@ def listing(text: str) -> Listing | None:
 
 def _both_signs(items: list[str]) -> list[str]:
     """Replace each entry with ± or ∓ by two."""
-    readings = []
-    for entry in items:
-        both = [entry.replace("±", a).replace("∓", b) for a, b in ("+-", "-+")]
-        readings += both if both[0] != both[1] else [entry]
-    return readings
+    both = ([entry.replace("±", a).replace("∓", b) for a, b in ("+-", "-+")] for entry in items)
+    return [reading for readings in both for reading in dict.fromkeys(readings)]
 
 
 def labelled_parts(text: str) -> list[str] | None:
@@ -131,13 +128,11 @@ def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
     if len(labels) == 2 and labels[0] != labels[1]:
         return False
     left, right = listing(answer), listing(gold)
-    if left is None and right is None:
-        return None
     if left is None or right is None:
-        if "=" in (answer if left is None else gold):
-            return None  # `(x, y) = (2, 3)`
         several = left or right
-        if several is None or len(several.entries) != 1:
+        if several is None or "=" in (answer if left is None else gold):
+            return None  # `(x, y) = (2, 3)`
+        if len(several.entries) != 1:
             return False
         return same(several.entries[0], gold) if left else same(answer, several.entries[0])
     kinds = {left.brackets, right.brackets}
@@ -193,10 +188,8 @@ def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
     if not (_MATRIX.fullmatch(answer) or _MATRIX.fullmatch(gold)):
         return None
     left, right = _rows(answer), _rows(gold)
-    if left and right and len(right) == 1 and _FLAT.fullmatch(answer):
-        left = [sum(left, [])]  # [a, b] may be a row
-    elif left and right and len(left) == 1 and _FLAT.fullmatch(gold):
-        right = [sum(right, [])]
+    if left and right and 1 in (len(left), len(right)) and (_FLAT.fullmatch(answer) or _FLAT.fullmatch(gold)):
+        left, right = [sum(left, [])], [sum(right, [])]  # [a, b] may be a row
     if (left is None and "\\begin" in answer) or (right is None and "\\begin" in gold):
         return None  # products and powers of matrices
     if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:

@@ -15,7 +15,7 @@ from .declarations import YES_OR_NO, bare_answer, without_dressing
 from .equivalence import FRACTIONS, MAGNITUDES, unit_of_number
 from .moments import MONTHS
 from .notation import comparisons_as_signs
-from .units import MeasurementUnit, asked_unit, parse_unit
+from .units import asked_unit, parse_unit
 from .words import NUMBER_WORDS, is_prose, words
 
 _MOST_SENTENCES = 8
@@ -162,10 +162,8 @@ def concluded_answer(text: str, *, parts: bool = False, choices: Mapping[str, st
     """
     tail = text[-_LONGEST_CONCLUSION:].rstrip()
     bold = _BOLD.search(tail)
-    plain = re.sub(
-        r"\.?\${1,2}(\.?)\Z", r"$\1", re.sub(r"\*\*([^*]+)\*\*", r"\1", tail).replace("$$", "$").replace("`", "$")
-    )
-    plain = _worded(plain)
+    plain = re.sub(r"\*\*([^*]+)\*\*", r"\1", tail).replace("$$", "$").replace("`", "$")
+    plain = _worded(re.sub(r"\.?\$(\.?)\Z", r"$\1", plain))
     last = _SENTENCE.split(plain)[-1]
     bold = None if bold and (_NO_BOLD.search(last) or _SYMBOL.fullmatch(bold[1])) else bold
     if bold and (short := bare_answer(bold[1])):
@@ -277,11 +275,6 @@ def _says(sentence: str, gold: str, question: str | None) -> bool:
     return bool(words(gold)) and any(f" {' '.join(words(place))}".endswith(ending) for place in places)
 
 
-def _measures(value: str, unit: MeasurementUnit) -> bool:
-    found = unit_of_number(value)
-    return found is not None and found.dimensions == unit.dimensions
-
-
 def _stated(sentence: str, question: str | None) -> str | None:
     """The value behind a verb in the last clause that has one, rather without a preposition before it."""
     sentence = _unconditional(sentence.rstrip(".。"))
@@ -295,7 +288,9 @@ def _stated(sentence: str, question: str | None) -> str | None:
     if counted := question and re.search(r"\b[Hh]ow many (\w{3,})", question):
         values = [one for one in values if counted[1] in sentence[one.start : one.end + 20]] or values
     if unit := asked_unit(question):
-        values = [value for value in values if _measures(value.text, unit)] or values
+        values = [
+            one for one in values if (own := unit_of_number(one.text)) and own.dimensions == unit.dimensions
+        ] or values
     clauses = [clause.end() for clause in _CLAUSE.finditer(sentence)]
     ranked, found = [], None
     for value in values:

@@ -162,7 +162,7 @@ def _bracket_interval(text: str) -> tuple[str, list[Interval]] | None:
 def _relation_intervals(text: str) -> tuple[str, list[Interval]] | None:
     """The variable and the intervals of `x > 3`, `3 < x`, `2 < x <= 5`, `x != 2`, `|x| < 3`."""
     pieces = _RELATION.split(text)
-    if len(pieces) == 5 and pieces[1][0] == pieces[3][0] and pieces[1][0] in "<>" and is_name(pieces[2]):
+    if len(pieces) == 5 and pieces[1][0] == pieces[3][0] != "!" and is_name(pieces[2]):
         low, first, name, second, high = pieces if pieces[1][0] == "<" else pieces[::-1]
         return squeezed(name), [Interval(low, "=" in first, high, "=" in second)]
     if len(pieces) != 3:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from .equivalence import in_full, quantity
+from .equivalence import HEDGE, in_full, quantity
 from .expressions import read
 from .extraction import extract_answer, read_gold
 from .listings import unordered
@@ -26,9 +26,7 @@ _LONGEST_NUMBER = 200  # characters; model text is hostile
 _MOST_NUMBERS = 20
 _SHOWN = 80
 _SLACK = 1e-9  # of the tolerance: 0.3 - 0.2 is not 0.1 in floating point
-_COMMA = re.compile(",")
 _SEVERAL = re.compile(r"[,;]|\b(?:and|or)\b")
-_HEDGE = re.compile(r"(?:≈|~|about |approximately |around |roughly )\s*", re.IGNORECASE)
 
 
 class Tolerance(NamedTuple):
@@ -61,12 +59,9 @@ def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
         >>> within("2.9", "3.0", Tolerance(relative=0.05)), within("2.9", "3.0", Tolerance(absolute=0.01))
         (True, False)
     """
-    whole = [_quantity(text) for text in (answer, gold)]
-    answers, golds = ([one] if one else _quantities(text) for one, text in zip(whole, (answer, gold), strict=True))
-    if not golds or len(answers) != len(golds):
-        return False
+    answers, golds = ([one] if (one := _quantity(text)) else _quantities(text) for text in (answer, gold))
     absolute = tolerance.absolute if isinstance(tolerance.absolute, Sequence) else [tolerance.absolute] * len(golds)
-    if len(absolute) != len(golds):
+    if not golds or not len(answers) == len(golds) == len(absolute):
         return False
     targets = list(zip(golds, absolute, strict=True))
     return unordered(
@@ -138,9 +133,9 @@ def _quantities(text: str) -> list[_Quantity]:
     """Parse numbers separated by commas; none if there is anything else."""
     if len(text) > _MOST_NUMBERS * _LONGEST_NUMBER:
         return []
-    parts = split_top(text, _COMMA)
-    quantities = [_quantity(part) for part in parts] if len(parts) <= _MOST_NUMBERS else []
-    return [one for one in quantities if one] if all(quantities) else []
+    parts = split_top(text, re.compile(","))
+    quantities = [one for part in parts[:_MOST_NUMBERS] if (one := _quantity(part))]
+    return quantities if len(quantities) == len(parts) else []
 
 
 def _quantity(text: str) -> _Quantity | None:
@@ -151,7 +146,7 @@ def _quantity(text: str) -> _Quantity | None:
         name, _, stated = normalise(text).rpartition("=")
         if _SEVERAL.search(name):
             return None
-        number, unit = quantity(in_full(_HEDGE.sub("", stated.strip(), count=1)))
+        number, unit = quantity(in_full(HEDGE.sub("", stated.strip())))
         exact = value_of(number)
         if isinstance(exact, complex) or (isinstance(exact, Fraction) and read(number).node[0] == "sum"):
             return None  # 18-24 is a range; a sum with a root or with π is a number

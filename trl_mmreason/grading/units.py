@@ -164,23 +164,21 @@ def parse_unit(text: str) -> MeasurementUnit | None:
         return _FAHRENHEIT if "F" in text else _CELSIUS
     factor, dimensions, position, power, inverse = Fraction(1), dict[str, int](), 0, 1, 1
     while position < len(text):
-        match = _FACTOR.match(text, position)
-        if not match:
+        if not (match := _FACTOR.match(text, position)):
             return None
-        if match["operator"] in ("/", "per", "每"):
-            inverse = -1
-        if match["name"] in _POWERS:
-            power = _POWERS[match["name"]]
-        else:
-            unit = UNITS.get(match["name"]) or UNITS.get(match["name"].lower() if len(match["name"]) > 2 else "")
-            if unit is None:
-                return None
-            exponent = int(match["power"] or 1) * power * inverse
-            factor *= unit.factor**exponent
-            for name, value in unit.dimensions:
-                dimensions[name] = dimensions.get(name, 0) + value * exponent
-            power, inverse = 1, 1
-        position = match.end()
+        position, name = match.end(), match["name"]
+        inverse = -1 if match["operator"] in ("/", "per", "每") else inverse
+        if name in _POWERS:
+            power = _POWERS[name]
+            continue
+        unit = UNITS.get(name) or UNITS.get(name.lower() if len(name) > 2 else "")
+        if unit is None:
+            return None
+        exponent = int(match["power"] or 1) * power * inverse
+        factor *= unit.factor**exponent
+        for base, value in unit.dimensions:
+            dimensions[base] = dimensions.get(base, 0) + value * exponent
+        power, inverse = 1, 1
     if not text or power != 1:
         return None
     return MeasurementUnit(factor, tuple(sorted((name, value) for name, value in dimensions.items() if value)))
@@ -226,8 +224,7 @@ def split_unit(text: str, *, products: bool = False) -> tuple[str, MeasurementUn
         return text[: match.start()], PLAIN._replace(dimensions=((NAMELESS, power),) if power else ())
     if (compound := compound_quantity(text)) is not None:
         return compound
-    starts = [match.start() for match in _PIECE.finditer(text)][-24:]
-    for start in starts:
+    for start in [match.start() for match in _PIECE.finditer(text)][-24:]:
         number, suffix = text[:start].strip(), text[start:].strip()
         if (unit := parse_unit(suffix)) is not None and _goes_with(suffix, number, products=products):
             return number, unit
@@ -271,10 +268,7 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     """Add up `1 h 30 min`, `5 feet and 3 inches`, amounts of ever smaller units, in base units."""
     parts, position = [], 0
     text = re.sub(r"(时\s*\d+\s*分)$", r"\1钟", text)
-    while match := _COMPOUND.match(text, position):
-        unit = UNITS.get(match[2])
-        if unit is None:
-            return None
+    while (match := _COMPOUND.match(text, position)) and (unit := UNITS.get(match[2])):
         parts.append((Fraction(match[1]), unit))
         position = match.end()
     sizes = [unit.factor for _, unit in parts]

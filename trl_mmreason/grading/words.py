@@ -33,13 +33,18 @@ _NAMED = "first second third fourth fifth sixth seventh eighth ninth tenth eleve
 ORDINALS = dict(zip(_NAMED, ["1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 13))], strict=True))
 ORDINALS |= {f"{word}th": f"{number}th" for number, word in enumerate(_ONES[13:], 13)} | {"twentieth": "20th"}
 _ORDINAL = re.compile(rf"\b(?:{'|'.join(ORDINALS)})\b")
-# Another word for the same
-_SAME = {"gray": "grey", "anticlockwise": "counterclockwise", "colour": "color", "centre": "center"}
-_SAME |= {"mon": "monday", "tue": "tuesday", "wed": "wednesday", "thu": "thursday", "fri": "friday"}
 MONTH_NAMES = "january february march april may june july august september october november december".split()
-_SAME |= {name[:3]: name for name in MONTH_NAMES}
-_SAME |= {"max": "maximum", "min": "minimum"}
-_SAME |= {"nw": "northwest", "ne": "northeast", "sw": "southwest", "se": "southeast"}
+# Another word for the same
+_SAME = {name[:3]: name for name in (*MONTH_NAMES, "monday", "tuesday", "wednesday", "thursday", "friday")}
+_SAME |= {"gray": "grey", "anticlockwise": "counterclockwise", "colour": "color", "centre": "center"}
+_SAME |= {
+    "max": "maximum",
+    "min": "minimum",
+    "nw": "northwest",
+    "ne": "northeast",
+    "sw": "southwest",
+    "se": "southeast",
+}
 _COUNTRY = re.compile(r"\b(?:united (?:states(?: of america)?|(kingdom))|usa)\b")
 # What a word may end in without meaning anything else: increasing, 左边
 _ENDING = re.compile(
@@ -102,13 +107,12 @@ def is_prose(text: str) -> bool:
 def same_words(answer: str, gold: str) -> bool:
     """Whether both are words, and the same; 5 mW and 5 MW are not, nor are -mg and mg."""
     answer, gold = (_TOWARDS.sub("", text) or text for text in (answer, gold))
-    for headed, other in ((answer, gold), (gold, answer)):
-        if (label := _LABELLED.fullmatch(headed.strip(" ."))) and label[1].strip("()") == other.strip(" .()"):
+    plain = [text.strip(" .") for text in (answer, gold)]
+    for headed, other in (plain, plain[::-1]):
+        if (label := _LABELLED.fullmatch(headed)) and label[1].strip("()") == other.strip("()"):
             return True
-        if _COMPASS.get(headed.strip(" .")) == other.lower():
-            return True
-        match = _HEAD.fullmatch(headed.strip(" ."))
-        if match and (match[1] or match[2]).casefold() == other.strip(" .").casefold():
+        head = _COMPASS.get(headed) or (match := _HEAD.fullmatch(headed)) and (match[1] or match[2])
+        if head and head.casefold() == other.casefold():
             return True
     if not is_prose(answer) or not is_prose(gold):
         return False
