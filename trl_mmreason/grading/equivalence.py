@@ -193,8 +193,8 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return False
     answer = answer if " of " in gold else _OF_THE.sub("", answer)
     answer = answer if "(" in gold or any(map(str.isdigit, gold)) else _DETAIL.sub("", answer)
-    comma = None if "," in gold else _DECIMAL_COMMA.search(answer)
-    if comma and _same(_with_point(comma), gold, terms):
+    pointed = _DECIMAL_COMMA.sub(lambda match: f"{match[1].replace('.', '')}.{match[2]}", answer, count=1)
+    if "," not in gold and pointed != answer and _same(pointed, gold, terms):
         return True
     for short, other in ((answer, gold), (gold, answer)):  # 25k beside 25,000: the letter is no variable
         full = in_full(short.replace("K", "k") if short is answer else short)  # a gold's K are kelvins
@@ -250,11 +250,6 @@ def _in_order(text: str) -> bool:
     if not _CAPITALS.fullmatch(text):
         return False
     return len(set(text)) < len(text) or ord(max(text)) - ord(min(text)) == len(text) - 1
-
-
-def _with_point(match: re.Match[str]) -> str:
-    start, end = match.span()
-    return f"{match.string[:start]}{match[1].replace('.', '')}.{match[2]}{match.string[end:]}"
 
 
 def chemical(text: str) -> str | None:

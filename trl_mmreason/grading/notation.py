@@ -86,7 +86,7 @@ _ACCENTS = {
     "dot": "\u0307",
     "ddot": "\u0308",
 }
-_ARROW = "\u20d7"
+_ARROW, _ARROWS = "\u20d7", ("overrightarrow", "vec")
 MARKS = frozenset((*filter(None, _ACCENTS.values()), "\u0335", _ARROW))
 _LESS = r"(?P<less>less|fewer|(?:small|short|low|young|cheap|slow|light)er)"
 _COMPARISON = re.compile(
@@ -260,14 +260,11 @@ def _without_commands(text: str) -> str:
     text = _COMPOSED.sub(" ∘ ", _VECTOR_PRODUCT.sub(r"\1 ⨯ ", text))
     text = _ARRAY.sub(lambda match: rf"\begin{{bmatrix}}{match[2]}\end{{bmatrix}}", text)
     text = _CASES.sub(_listed, _BRACED_ARRAY.sub(_listed, text))
-    text = _MARKED_LETTERS.sub(_marked, _unwrap(_MARKED_UNITS.sub(_named_units, text)))
+    text = _unwrap(_MARKED_UNITS.sub(_named_units, text))
+    # an arrow has a direction
+    text = _MARKED_LETTERS.sub(lambda match: f" {match[2]}{_ARROW if match[1] in _ARROWS else ''} ", text)
     text = _ACCENT.sub(lambda match: f" {match['letter']}{_ACCENTS[match['accent']]} ", text)
     return _COMMAND.sub(_canonical, _NAMED_INDEX.sub(r"_{\1}", text))
-
-
-def _marked(match: re.Match[str]) -> str:
-    r"""The segment AB; the arrow of `\vec{AB}` stays, as it has a direction."""
-    return f" {match[2]}{_ARROW if match[1] in ('overrightarrow', 'vec') else ''} "
 
 
 def _listed(match: re.Match[str]) -> str:
