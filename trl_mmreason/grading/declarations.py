@@ -138,8 +138,7 @@ def declared_answer(text: str) -> str | None:
             return subject.replace("*", "")
         if mark.re is _DECLARATION and mark["hashes"] and _is_heading(region, text_follows):
             continue
-        answer = _first_statement(region)
-        if answer:
+        if answer := _first_statement(region):
             return answer
     return None
 
@@ -153,9 +152,7 @@ def bare_answer(text: str) -> str | None:
         parts = [bare_answer(line) for line in text.splitlines()]
         return "; ".join(filter(None, parts)) if all(part and _PART.match(part) for part in parts) else None
     answer = without_dressing(text.lstrip("#"))
-    if answer.endswith((":", "：")) or not _is_bare(answer):
-        return None
-    return answer or None
+    return answer if answer and not answer.endswith((":", "：")) and _is_bare(answer) else None
 
 
 def declares_nothing(text: str) -> bool:
@@ -167,12 +164,8 @@ def opening_choice(text: str) -> str | None:
     """The first line, if it is a letter with or without its text and what follows is a reason, no list of choices."""
     line, _, reason = text.strip().partition("\n")
     answer = without_dressing(line)
-    labelled = _LABEL.match(answer) or _LETTER.fullmatch(answer)
-    return (
-        answer
-        if labelled and answer[0] in "(ABCDEFGHIJ" and _is_bare(answer) and not _TAKEN_BACK.search(reason)
-        else None
-    )
+    named = (_LABEL.match(answer) or _LETTER.fullmatch(answer)) and answer[0] in "(ABCDEFGHIJ" and _is_bare(answer)
+    return answer if named and not _TAKEN_BACK.search(reason) else None
 
 
 def without_dressing(text: str) -> str:
@@ -244,12 +237,10 @@ def _math_end(region: str) -> int:
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    match = pattern.search(text, start)
-    return match.start() if match else len(text)
+    return match.start() if (match := pattern.search(text, start)) else len(text)
 
 
 def _is_bare(text: str) -> bool:
     """Whether a line is an answer: a choice with its text, a yes or no, or anything but a sentence."""
-    if _LABEL.match(text) or YES_OR_NO.match(text):
-        return True
-    return not _SENTENCE.search(text) and not _SENTENCE_END.search(text)
+    known = _LABEL.match(text) or YES_OR_NO.match(text)
+    return bool(known) or not (_SENTENCE.search(text) or _SENTENCE_END.search(text))

@@ -84,11 +84,10 @@ def second_look(verdict: Verdict, gold: Any, text: str, tolerance: Tolerance, qu
         return verdict
     golds = [str(one) for one in gold] if isinstance(gold, list | tuple | set) else [str(gold)]
     if verdict.correct is False and verdict.extracted is not None:
-        answer, read = verdict.extracted, {gold: read_gold(gold) for gold in golds}
-        near = next((gold for gold in golds if within(answer, read[gold], tolerance)), None)
-        if near is None and speaks_of_percent(question):
-            bare = answer.replace("%", "").replace("\\", "")
-            near = next((gold for gold in golds if within(bare, read[gold].rstrip("\\%"), tolerance)), None)
+        pairs = [(gold, verdict.extracted, read_gold(gold)) for gold in golds]
+        if speaks_of_percent(question):
+            pairs += [(gold, re.sub(r"[%\\]", "", answer), told.rstrip("\\%")) for gold, answer, told in pairs]
+        near = next((gold for gold, answer, told in pairs if within(answer, told, tolerance)), None)
         if near is not None:
             reason = f"within the tolerance of the gold answer {near[:_SHOWN]!r}"
             return Verdict(True, verdict.extracted, reason, "tolerance")
