@@ -133,7 +133,8 @@ class JudgeGrader:
         wrong = [i for i, verdict in enumerate(verdicts) if verdict.correct is False and verdict.decided_by != "size"]
         answers = {i: _one_line(answer) for i in wrong if (answer := verdicts[i].extracted) is not None}
         extracted = self._extract(items, verdicts, [i for i in wrong if i not in answers]) if self.extract else {}
-        if not self.compare:  # the rules decide about what the judge extracted
+        if not self.compare:
+            # The rules decide about what the judge extracted.
             boxed = [{**items[i], "completion": rf"\boxed{{{answer}}}"} for i, answer in extracted.items()]
             for (i, answer), verdict in zip(extracted.items(), self.grader.grade_batch(boxed), strict=True):
                 reason = f"of the answer that the judge extracted: {verdict.reason}"
