@@ -340,6 +340,15 @@ THIRD_LOOK = [  # signs, case and primes of symbols; bends; parts; vectors; what
     ("5th grade", "fifth grade", True),
     ("1.5M", "1.5 million", True),
     ("25000", "25k", True),
+    (r"\$48{,}000", "48k", True),
+    (r"\$47{,}000", "48k", False),
+    ("3∶2", "3:2", True),
+    ("3∶2", "2:3", False),
+    ("sp^3", "sp3", True),
+    ("sp^3d^2", "sp3d2", True),
+    ("sp^2", "sp3", False),
+    (r"-\begin{pmatrix}1&0\\0&1\end{pmatrix}", r"\begin{pmatrix}-1&0\\0&-1\end{pmatrix}", True),
+    (r"-\begin{pmatrix}1&0\\0&1\end{pmatrix}", r"\begin{pmatrix}1&0\\0&1\end{pmatrix}", False),
     ("40k", "40000", True),
     ("(10100)_2", "10100_2", True),
     ("1-e^{-1}", r"1-\frac1{\mathrm e}", True),
@@ -1139,3 +1148,16 @@ def test_kinds_that_later_outsiders_found(answer, gold, right):
 )
 def test_a_question_may_ask_for_a_rounded_number_or_an_order(answer, gold, question, right):
     assert same_answer(answer, gold, question=question) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("2.3 million", "2.3", True),
+        ("2.3", "2.3 million", True),
+        ("2.3 thousand", "2.3", False),
+        ("2.4 million", "2.3", False),
+    ],
+)
+def test_a_question_that_asks_how_many_million(answer, gold, right):
+    assert same_answer(answer, gold, question="How many million people live there?") is right

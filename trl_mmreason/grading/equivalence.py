@@ -36,6 +36,7 @@ _HEADING = re.compile(r"^(?!.*answer)[A-Z][a-z]+(?: [a-z]+){0,4}: (?=.*\d|[A-Z])
 _HEADED = re.compile(r"\b(?!answer)([a-z]+): (?=[-\d])")  # mean: 7, mode: 5
 _PHONE = re.compile(r"\+?(?=[\d() -]{8,20}\Z)(?:[^ ()-]*[ ()-]){2}.*")
 _CLAIMS = re.compile(r"(?:yes|no|true|false|[TF])(?:,\s*(?:yes|no|true|false|[TF]))+", re.I)
+_HOW_MANY = re.compile(r"\b(?:how many|in) ((?:thousand|million|billion|trillion|lakh|crore)s?)\b", re.I)
 _SIZE = re.compile(r"\b(?:order|size|dimensions?) of\b", re.I)
 _TIMES = re.compile(r"(\d+) ?(?:\*|x|by) ?(\d+)")
 _ORDERED = re.compile(
@@ -162,6 +163,10 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
         (many := listings.listing(text)) and not many.brackets for text in (left, right)
     ):
         left, right = f"({left})", f"({right})"
+    if counted := _HOW_MANY.search(asked):  # how many million people: 2.3, or 2.3 million
+        left, right = (
+            re.sub(rf"(?<=\d)\s*{counted[1].rstrip('s')}s?$", "", text, flags=re.I) for text in (left, right)
+        )
     if _SIZE.search(asked) and _TIMES.fullmatch(right):
         left, right = (_TIMES.sub(r"(\1, \2)", text) for text in (left, right))
     unit = asked_unit(question)
@@ -198,7 +203,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return True
     for short, other in ((answer, gold), (gold, answer)):  # 25k beside 25,000: the letter is no variable
         full = in_full(short.replace("K", "k") if short is answer else short)  # a gold's K are kelvins
-        if full != short and _COUNT.fullmatch(other):
+        if full != short and _COUNT.fullmatch(other.lstrip("¤€£¥")):
             return _same(full, other, terms)
     if len(answer) == len(gold) == 1 and answer.isascii() and answer.isalpha() and gold.isalpha():
         return answer == gold or answer.upper() == gold.upper() in "ABCDE"  # a choice; H is not h
@@ -253,7 +258,9 @@ def _in_order(text: str) -> bool:
 
 
 def chemical(text: str) -> str | None:
-    """A chemical formula or equation, however its numbers are set; `None` for anything else."""
+    """A chemical formula or equation, however its numbers are set, or hybrid orbitals; `None` for anything else."""
+    if re.fullmatch(r"d?\^?\d?sp\^?\d?(?:d\^?\d?)?", text):  # sp^3d^2
+        return text.replace("^", "")
     if not re.search(r"[A-Z]", text):
         return None
     plain = re.sub(r"[\s_{}]", "", re.sub(r"\\(?:longr|r)ightarrow|\\to(?![a-z])|→", "->", text))

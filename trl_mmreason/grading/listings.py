@@ -223,7 +223,8 @@ def compare_matrix_products(answer: str, gold: str) -> bool | None:
 
 def _rows(text: str) -> list[list[str]] | None:
     if (scaled := _SCALED.fullmatch(text)) and _MATRIX.fullmatch(scaled[2]) and not re.search("begin|=", scaled[1]):
-        return [[f"({scaled[1]})*({entry})" for entry in row] for row in _rows(scaled[2]) or []] or None
+        factor = "-1" if scaled[1] == "-" else scaled[1]
+        return [[f"({factor})*({entry})" for entry in row] for row in _rows(scaled[2]) or []] or None
     if match := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in match.group(2).split("\\\\") if row.strip()]
         if sum(map(len, rows)) > MAX_ENTRIES:

@@ -33,6 +33,7 @@ _CHARACTERS = str.maketrans(
         **{chr(ord("①") + number): f" ({number + 1}) " for number in range(9)},
         "‰": " /1000 ",
         "∠": " angle ",
+        "∶": ":",
         "△": " triangle ",
         "≠": "!=",
         "√": "\\sqrt ",
