@@ -7,7 +7,7 @@ from support import adapo_trainer, drawn_rows, full_but, ids_of, load
 
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
-from trl_mmreason.compat.chat_template import continued_ids, next_turn_ids
+from trl_mmreason.compat.chat_template import _ANSWER, continued_ids, next_turn_ids
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.generation import Failure, Request, Sample, SamplingParams
 from trl_mmreason.generation.batch import encode
@@ -153,6 +153,13 @@ def test_messages_and_answers_that_do_not_fit_are_refused(checkpoints):
     _, processor = load(checkpoints("qwen2_5_vl"))
     with pytest.raises(ValueError, match=r"ends with the token \[5\], expected one of \[2\]"):
         continued_ids(processor, [[5]], ["Sure?"], eos_token_ids=[2])
+
+
+def test_a_message_may_have_the_words_that_stand_for_an_answer(checkpoints):
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    text = f"Check {_ANSWER}. Was {_ANSWER} right?"
+    ids = next_turn_ids(processor, text, eos_token_ids=[processor.tokenizer.eos_token_id])
+    assert processor.decode(ids) == f"\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_an_answer_that_cannot_go_on_is_its_request_s_failure(checkpoints):

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils import logging
 
-from ..messages import count_marks
+from ..messages import count_marks, text_of
 
 logger = logging.get_logger(__name__)
 
@@ -75,13 +75,14 @@ def text_after_answer(
         )
 
     text = rendered(spelt, add_generation_prompt=True)
-    if text.count(_ANSWER) != 1:
+    by_others = sum(text_of(message["content"]).count(_ANSWER) for message in spelt)  # "Check the answer of …"
+    if text.count(_ANSWER) != 1 + by_others:
         raise ValueError(
             "next_turn_ids: the chat template does not show an earlier answer of the assistant unchanged and once, so "
             f"a second turn cannot be built from it. It rendered: {text!r}. Use a template that keeps the "
             "conversation's history."
         )
-    text = text.split(_ANSWER)[1]
+    text = text.partition(_ANSWER)[2]
     if not called:
         return text
     before = rendered([], add_generation_prompt=False).split(_ANSWER)[-1]
