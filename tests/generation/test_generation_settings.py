@@ -170,6 +170,7 @@ def test_an_engine_names_what_it_leaves_out(checkpoints, tmp_path, caplog):
         ({"top_p": float("nan")}, "top_p=nan, expected a number above 0 and at most 1"),
         ({"top_p": 0}, "top_p=0, expected a number above 0 and at most 1"),
         ({"top_k": 2.5}, "top_k=2.5, expected an integer ≥ 0"),
+        ({"stop": "END"}, "stop='END', expected a tuple of strings"),
     ],
 )
 def test_sampling_parameters_out_of_range_are_named(given, message):

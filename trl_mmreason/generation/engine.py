@@ -49,6 +49,8 @@ class SamplingParams:
                 not isinstance(value, kind) or isinstance(value, bool) or not least <= value <= most
             ):  # NaN is in no range
                 raise ValueError(f"SamplingParams: {name}={value!r}, expected {expected}.")
+        if isinstance(self.stop, str):  # each of its characters would be a stop string
+            raise ValueError(f"SamplingParams: stop={self.stop!r}, expected a tuple of strings.")
 
 
 @dataclass(frozen=True)
