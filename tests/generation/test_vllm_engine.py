@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from support import drawn_rows, load
 
 from trl_mmreason.generation import Failure, Request, Sample, SamplingParams, derive_seed
-from trl_mmreason.generation.batch import encode
+from trl_mmreason.generation.batch import encode, end_of_turn_ids
 from trl_mmreason.generation.vllm_engine import VLLMEngine, prompt_of, samples_of, vllm_sampling_params
 
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
@@ -175,3 +175,17 @@ class TestEngine:
     def test_without_vllm_the_error_says_what_to_install(self, checkpoints):
         with pytest.raises(ImportError, match=r"pip install 'trl-mmreason\[vllm\]'"):
             VLLMEngine(checkpoints("qwen2_5_vl"))
+
+    @pytest.mark.parametrize("declares", ["generation_config.json", "config.json"])
+    def test_answers_end_with_what_the_checkpoint_says(self, vllm, checkpoints, tmp_path, declares):
+        """As in the model that transformers loads from it, whose answers a second turn may follow."""
+        model, processor = load(checkpoints("qwen2_5_vl"))
+        model.config.get_text_config().eos_token_id = 9
+        model.save_pretrained(tmp_path)
+        processor.save_pretrained(tmp_path)
+        if declares == "config.json":
+            (tmp_path / "generation_config.json").unlink()
+        engine = VLLMEngine(str(tmp_path))
+        loaded, _ = load(str(tmp_path))
+        assert engine._eos_ids == end_of_turn_ids(loaded, processor)
+        assert (9 in engine._eos_ids) == (declares == "config.json")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers import GenerationConfig, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils import logging
 
 from ..messages import count_marks, text_of
@@ -33,6 +33,14 @@ def token_counter(processing_class: ProcessingClass) -> Callable[[str], int]:
     """Make a function that counts a string's tokens, without those that a tokenizer adds."""
     tokenizer = tokenizer_of(processing_class)
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def declared_end_ids(settings: GenerationConfig, processing_class: ProcessingClass) -> list[int]:
+    """All tokens that end an answer of a model with these generation settings, as in TRL: its and the tokenizer's."""
+    declared = settings.eos_token_id
+    declared = [declared] if isinstance(declared, int) else list(declared or [])
+    own = tokenizer_of(processing_class).eos_token_id
+    return declared if own in declared else [own, *declared]
 
 
 def text_after_answer(

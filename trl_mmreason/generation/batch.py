@@ -22,6 +22,7 @@ from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 from ..compat.chat_template import (
     ProcessingClass,
     check_ended,
+    declared_end_ids,
     end_of_answer,
     next_turn_ids,
     text_after_answer,
@@ -350,11 +351,3 @@ def continued(
 def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessingClass) -> list[int]:
     """All tokens that end an answer, as in TRL: the model's and the tokenizer's."""
     return declared_end_ids(model.generation_config, processing_class)
-
-
-def declared_end_ids(settings: GenerationConfig, processing_class: ProcessingClass) -> list[int]:
-    """`end_of_turn_ids` of a model with these generation settings."""
-    declared = settings.eos_token_id
-    declared = [declared] if isinstance(declared, int) else list(declared or [])
-    own = tokenizer_of(processing_class).eos_token_id
-    return declared if own in declared else [own, *declared]

@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     ProcessorMixin,
 )
@@ -133,6 +134,15 @@ def load_processor(model: str, *, revision: str | None = None, trust_remote_code
     # Not AutoProcessor for both: it hides why a tokenizer cannot be loaded.
     auto_class = AutoProcessor if sees else AutoTokenizer
     return auto_class.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
+
+
+def saved_settings(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> GenerationConfig:
+    """The generation settings that a model has when it is loaded from this path or Hub id."""
+    source = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        return GenerationConfig.from_pretrained(model, revision=revision)
+    except OSError:  # a checkpoint may have none
+        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model, **source))
 
 
 def _base_of(model: str, revision: str | None) -> tuple[str, str | None, str | None]:

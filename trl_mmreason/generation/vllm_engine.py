@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from ..compat.chat_template import continued_ids
+from ..compat.chat_template import continued_ids, declared_end_ids
 from ..compat.model_parts import placeholder_ids
 from ..compat.vllm_pixels import normalised_by_processor
 from ..data.images import plain_image
-from .batch import ProcessingClass, conversation_of, declared_end_ids, images_in, tokenizer_of
+from .batch import ProcessingClass, conversation_of, images_in, tokenizer_of
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .model_loading import ENCODING_ERRORS, load_processor, processor_fingerprint, unencodable
+from .model_loading import ENCODING_ERRORS, load_processor, processor_fingerprint, saved_settings, unencodable
 from .patience import patient_state
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
@@ -119,11 +118,9 @@ class VLLMEngine(LoadedVLLM):
         _check_whole_model("VLLMEngine", model, llm_kwargs)
         processing_class = _processor(model, llm_kwargs)
         llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **normalised_by_processor(), **llm_kwargs})
-        try:
-            declared = GenerationConfig.from_pretrained(model, revision=llm_kwargs.get("revision"))
-        except OSError:
-            declared = GenerationConfig()
-        super().__init__(llm, processing_class, declared_end_ids(declared, processing_class), chat_template_kwargs)
+        source = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
+        eos_ids = declared_end_ids(saved_settings(model, **source), processing_class)
+        super().__init__(llm, processing_class, eos_ids, chat_template_kwargs)
         self.settings = _settings(model, processing_class, self.chat_template_kwargs, llm_kwargs)
 
 

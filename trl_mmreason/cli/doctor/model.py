@@ -10,15 +10,15 @@ from typing import Any
 from datasets import Dataset
 from jinja2 import TemplateError
 from PIL import Image
-from transformers import AutoConfig, GenerationConfig, ProcessorMixin
+from transformers import AutoConfig, ProcessorMixin
 from trl.trainer.utils import add_fused_lm_head
 
-from ...compat.chat_template import next_turn_ids
+from ...compat.chat_template import declared_end_ids, next_turn_ids
 from ...compat.fused_head import measured_head_output
 from ...data.folders import check_model_folder
 from ...data.rows import DataError
-from ...generation.batch import declared_end_ids, encode
-from ...generation.model_loading import ENCODING_ERRORS, auto_class_of, load_processor
+from ...generation.batch import encode
+from ...generation.model_loading import ENCODING_ERRORS, auto_class_of, load_processor, saved_settings
 from ...miniature.models import build_model
 from ...scripts.single_stage import DataArguments, family_and_size, load_split, refuse_adapter
 from ...training.model_card import MINIATURE
@@ -67,13 +67,9 @@ def load_for_checks(name: str, *, weights: bool = False) -> tuple[Any, Any, list
     config = AutoConfig.from_pretrained(name)
     if problem := architecture_problem(config):
         raise ValueError(problem)
-    try:
-        generation = GenerationConfig.from_pretrained(name)
-    except OSError:  # a checkpoint may have none
-        generation = GenerationConfig.from_model_config(config)
     processor = load_processor(name)
     model = auto_class_of(config).from_pretrained(name) if weights else build_without_weights(config)
-    return model, processor, declared_end_ids(generation, processor)
+    return model, processor, declared_end_ids(saved_settings(name), processor)
 
 
 def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
