@@ -9,7 +9,7 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason import AdaPOConfig, ChainOfStepGRPOConfig, SelfEvolutionConfig, SRPOConfig
-from trl_mmreason.compat.vllm import engine_dtype, without_placeholders
+from trl_mmreason.compat.vllm import engine_dtype
 from trl_mmreason.compat.vllm_prompts import (
     PromptMemory,
     PromptMismatch,
@@ -17,6 +17,7 @@ from trl_mmreason.compat.vllm_prompts import (
     find_images,
     unexpanded_prompts,
 )
+from trl_mmreason.compat.vllm_sampling import sampling_settings, without_placeholders
 from trl_mmreason.miniature.models import build_model
 
 P = 7  # the placeholder
@@ -95,6 +96,16 @@ def test_placeholders_are_ruled_out_beside_what_the_user_sets():
     assert without_placeholders(given, config) == {"seed": 3, "logit_bias": {5: -100.0, 6: -100.0, 9: 1.0}}
     assert given["logit_bias"] == {5: 2.0, 9: 1.0}  # the user's stays
     assert without_placeholders({"seed": 3}, SimpleNamespace()) == {"seed": 3}  # a text-only model
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [(None, [2, 9]), ({"stop_token_ids": [9, 4]}, [2, 9, 4]), ({"ignore_eos": True}, None)],
+)
+def test_answers_end_at_the_tokens_of_the_policy(given, ends):
+    settings = sampling_settings(given, SimpleNamespace(), [2, 9])
+    assert settings.get("stop_token_ids") == ends
+    assert settings["presence_penalty"] == settings["frequency_penalty"] == 0.0
 
 
 def test_the_engine_computes_in_the_dtype_of_training(checkpoints, tmp_path):

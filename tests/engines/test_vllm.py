@@ -84,6 +84,17 @@ def test_sampled_and_trained_log_probabilities_agree(runs, case):
         assert moved[1] > 100 * TOLERANCE, f"the policy moved by {moved} nats"
 
 
+def test_answers_end_where_the_policy_in_memory_ends_them(runs):
+    """Its folder, which vLLM reads, names one of these tokens."""
+    found = runs("adapo qwen2_vl")
+    assert len(found["ends"]) > 100
+    for rollout in found["rollouts"]:
+        for ids, mask, turn in zip(*(rollout[name] for name in ("completion_ids", "mask", "turn")), strict=True):
+            for number in (1, 2):
+                answer = ids[mask & (turn == number)]
+                assert not torch.isin(answer[:-1], torch.tensor(found["ends"])).any()
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_rollout_has_been_compared_with_the_model(runs, case):
     nats = runs(case)["facts"]["engine_differences"]

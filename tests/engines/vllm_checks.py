@@ -191,7 +191,7 @@ def placeholders_of_random_policy(trainer, family):
     longer = {"ignore_eos": True, "max_tokens": 96}
     own = generation.generation_kwargs
     counts = {}
-    for name, settings in (("ours", {**own, **longer}), ("without", longer)):
+    for name, settings in (("ours", {**own, **longer, "stop_token_ids": []}), ("without", longer)):
         generation.generation_kwargs = settings
         _, sampled, _, _ = generation.generate(prompts, None, 1)
         tokens = [token for ids in sampled for token in ids]

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from switch import let_cpus_take_the_engine
+from transformers import GenerationConfig
 from vllm_cpu import let_cpus_take_vllm
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 from vllm_turns import sampled_tokens, short_of_room, two_ways
@@ -31,9 +32,10 @@ torch.manual_seed(0)
 
 shared = "shared" in options
 model, processor = random_policy(family, size="even" if shared else "study", side_by_side="side_by_side" in options)
-if "memory" in options:  # vLLM starts from other weights than the policy's
+if "memory" in options:  # vLLM starts from other weights than the policy's, and is told of one end of its turns
     policy_folder = save(model, processor, folder / "policy")
     model = type(model).from_pretrained(policy_folder, dtype=torch.float32)
+    GenerationConfig(eos_token_id=processor.tokenizer.eos_token_id).save_pretrained(policy_folder)
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.02 * torch.randn_like(weight)
@@ -67,6 +69,7 @@ if shared:
     for segment in Path("/dev/shm").glob("*-cpushm_*"):
         segment.unlink(missing_ok=True)
 results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
+results["ends"] = trainer.eos_token_ids
 if method == "adapo":
     results["two_ways"] = {bound: two_ways(trainer, bound) for bound in ((16,) if shared else (2, 16))}
     if "checks" in options:

@@ -43,7 +43,7 @@ class TestPrompt:
 class TestSettings:
     def test_every_field_of_sampling_params(self):
         sampling_params = SamplingParams(64, 0.7, 0.9, 40, ("\n\n",), logprobs=True)
-        assert vllm_sampling_params(Request(QUESTION, n=5, seed=3), sampling_params, [5, 6]) == {
+        assert vllm_sampling_params(Request(QUESTION, n=5, seed=3), sampling_params, [5, 6], [2, 9]) == {
             "n": 5,
             "seed": derive_seed(3),
             "max_tokens": 64,
@@ -53,13 +53,14 @@ class TestSettings:
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "stop": ["\n\n"],
+            "stop_token_ids": [2, 9],
             "include_stop_str_in_output": True,
             "logprobs": 0,
             "logit_bias": {5: -100.0, 6: -100.0},
         }
 
     def test_greedy_without_logprobs_or_stop(self):
-        settings = vllm_sampling_params(Request(QUESTION, n=5), SamplingParams(temperature=0), [])
+        settings = vllm_sampling_params(Request(QUESTION, n=5), SamplingParams(temperature=0), [], [2])
         expected = {"n": 1, "temperature": 0, "top_k": -1, "logprobs": None, "logit_bias": None, "stop": []}
         assert settings.items() >= expected.items()
         assert settings["include_stop_str_in_output"] is False

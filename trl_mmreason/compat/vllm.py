@@ -22,8 +22,8 @@ from trl.generation import vllm_generation
 from trl.trainer import grpo_trainer
 
 from .adapters import parts_shared_weight
+from .chat_template import declared_end_ids
 from .merged_adapters import merged_parameters
-from .model_parts import placeholder_ids
 from .replaced import replaced
 from .saved_weights import saved_weights
 from .sharding import is_sharded, whole_buckets
@@ -32,9 +32,8 @@ from .vllm_buckets import BUCKET, Buckets, in_buckets
 from .vllm_client import ImageClient, images_key
 from .vllm_pixels import normalised_by_processor
 from .vllm_prompts import PromptMemory, compare_prompts, find_images, unexpanded_prompts
+from .vllm_sampling import sampling_settings
 from .vllm_turns import Reply, Turns, UntilEnough
-
-_NEVER = -100.0  # the lowest bias that vLLM takes
 
 
 @contextmanager
@@ -80,11 +79,8 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
                 "use_vllm: the adapter changes one of embeddings and LM head, which share their weight in vLLM. Fix: "
                 "an adapter of neither, a list of trainable_token_indices, ensure_weight_tying=True, or use_vllm=False."
             )
-        # A server takes these two from the checkpoint's generation_config.json if a request leaves them out.
-        penalties = dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0)
-        settings["generation_kwargs"] = penalties | without_placeholders(
-            settings.get("generation_kwargs"), model.config
-        )
+        eos_ids = declared_end_ids(model.generation_config, settings["processing_class"])
+        settings["generation_kwargs"] = sampling_settings(settings.get("generation_kwargs"), model.config, eos_ids)
         self._saved = saved_weights(model)
         super().__init__(**settings)
 
@@ -359,22 +355,6 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         lengths = [span.count(placeholder) for span in features.pop("image_spans")]
         placeholders = find_images(prompt_ids, placeholder, lengths)
         return {**features, "mm_placeholders": {**features["mm_placeholders"], "image": placeholders}}
-
-
-def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
-    """Forbid placeholders of images and videos in vLLM's sampling settings.
-
-    TRL rules them out in transformers' generation only. A sampled one would stand for an image that is not there, and
-    the training pass would stop. vLLM then returns the log-probabilities of what is left, which are larger than the
-    policy's by -log(1 - p), where p is its probability of a placeholder: 0.003 in the mean for a random miniature.
-
-    Args:
-        generation_kwargs: the user's, whose `logit_bias` of other tokens stays.
-        config: the model's.
-    """
-    settings = dict(generation_kwargs or {})
-    bias = dict.fromkeys(placeholder_ids(config), _NEVER)
-    return {**settings, "logit_bias": {**(settings.get("logit_bias") or {}), **bias}} if bias else settings
 
 
 def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> None:

@@ -72,7 +72,7 @@ class LoadedVLLM:
             except ENCODING_ERRORS as error:
                 results[place] = unencodable(error)
                 continue
-            arguments = vllm_sampling_params(request, sampling_params, self._suppressed)
+            arguments = vllm_sampling_params(request, sampling_params, self._suppressed, self._eos_ids)
             params.append(self._sampling_params(**arguments))
             places.append(place)
         for place, output in zip(places, self._generate(prompts, params), strict=True):
@@ -262,7 +262,7 @@ def prompt_of(
 
 
 def vllm_sampling_params(
-    request: Request, sampling_params: SamplingParams, suppressed: Sequence[int]
+    request: Request, sampling_params: SamplingParams, suppressed: Sequence[int], eos_ids: Sequence[int]
 ) -> dict[str, Any]:
     """Make vLLM's `SamplingParams` for a request, overriding every setting that a checkpoint might have."""
     return {
@@ -277,6 +277,7 @@ def vllm_sampling_params(
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "stop": list(sampling_params.stop),
+        "stop_token_ids": list(eos_ids),  # vLLM reads those of its folder, and a policy in memory may have others
         "include_stop_str_in_output": bool(sampling_params.stop),
         "logprobs": 0 if sampling_params.logprobs else None,  # 0: of the sampled token alone
         "logit_bias": dict.fromkeys(suppressed, _NEVER) or None,
