@@ -108,6 +108,14 @@ def test_answers_end_at_the_tokens_of_the_policy(given, ends):
     assert settings["presence_penalty"] == settings["frequency_penalty"] == 0.0
 
 
+@pytest.mark.parametrize("logprobs", [5, None])
+def test_log_probabilities_of_other_tokens_are_not_asked_for(logprobs):
+    """TRL sorts them by rank, and takes the first of each step."""
+    with pytest.raises(ValueError, match=rf"generation_kwargs sets logprobs={logprobs}, .* Fix: leave it out"):
+        sampling_settings({"logprobs": logprobs}, SimpleNamespace(), [2])
+    assert sampling_settings({"logprobs": 0}, SimpleNamespace(), [2])["logprobs"] == 0
+
+
 def test_the_engine_computes_in_the_dtype_of_training(checkpoints, tmp_path):
     model, _ = load(checkpoints("qwen2_5_vl"))
     dtypes = {}

@@ -21,10 +21,19 @@ def sampling_settings(
     Args:
         generation_kwargs, config: as for `without_placeholders`.
         eos_ids: the tokens that end an answer; with the user's `ignore_eos` none does.
+
+    Raises:
+        ValueError: `logprobs` is set, of which TRL takes a step's first, that of the likeliest token, for the sampled
+            one's.
     """
     # A server takes these two from the checkpoint's generation_config.json if a request leaves them out.
     settings: dict[str, Any] = dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0)
     settings |= without_placeholders(generation_kwargs, config)
+    if settings.get("logprobs", 0) != 0:
+        raise ValueError(
+            f"use_vllm: generation_kwargs sets logprobs={settings['logprobs']!r}, with which the likeliest token's "
+            "log-probability would be taken for the sampled one's. Fix: leave it out."
+        )
     if not settings.get("ignore_eos"):
         settings["stop_token_ids"] = [*dict.fromkeys((*eos_ids, *(settings.get("stop_token_ids") or ())))]
     return settings
