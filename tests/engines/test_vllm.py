@@ -95,6 +95,12 @@ def test_answers_end_where_the_policy_in_memory_ends_them(runs):
                 assert not torch.isin(answer[:-1], torch.tensor(found["ends"])).any()
 
 
+def test_runs_of_other_seeds_sample_otherwise(runs):
+    """vLLM seeds torch's generator, by which it samples, and TRL gives it no seed of the run."""
+    own, of_run = runs("adapo qwen2_vl")["seeds"]
+    assert own == of_run > 0
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_rollout_has_been_compared_with_the_model(runs, case):
     nats = runs(case)["facts"]["engine_differences"]

@@ -69,7 +69,7 @@ if shared:
     for segment in Path("/dev/shm").glob("*-cpushm_*"):
         segment.unlink(missing_ok=True)
 results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
-results["ends"] = trainer.eos_token_ids
+results |= {"ends": trainer.eos_token_ids, "seeds": (engine.model_config.seed, trainer.args.seed)}
 if method == "adapo":
     results["two_ways"] = {bound: two_ways(trainer, bound) for bound in ((16,) if shared else (2, 16))}
     if "checks" in options:

@@ -58,7 +58,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
 
     def __init__(self, *, args: Any, **settings: Any) -> None:
         model, mode = settings["model"], settings["mode"]
-        self._dtype = engine_dtype(args, model)
+        self._dtype, self._seed = engine_dtype(args, model), args.seed
         self.prompts = PromptMemory()
         self._lora: dict[str, Any] = engine_settings(model) if getattr(args, "vllm_lora", False) else {}
         self.adapter: AdapterInVLLM | None = None
@@ -91,6 +91,9 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         def build(**settings: Any) -> Any:
             # vLLM cannot be handed new weights in 4 bit, which TRL makes it keep for a QLoRA: it keeps whole ones.
             settings |= {"quantization": None, **normalised_by_processor(), "dtype": self._dtype, **self._lora}
+            # huggingface/trl#7040: vLLM seeds torch, and by the number of the process alone, so that runs of other
+            # seeds would sample the same.
+            settings["seed"] += self._seed
             return engine(**settings)  # type: ignore[misc]
 
         with replaced(vllm_generation, LLM=build, VLLMClient=ImageClient):
