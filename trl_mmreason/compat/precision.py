@@ -78,7 +78,7 @@ def check_precision(trainer: Trainer) -> None:
     keep_training_layout(model)
     exact_rotary_frequencies(model)
     name = type(trainer).__name__
-    if any(_is_rounded_rotary(key, buffer) for key, buffer in model.named_buffers()):
+    if any(key.endswith("inv_freq") and buffer.dtype in _LOW for key, buffer in model.named_buffers()):
         logger.warning(
             "%s: the model in memory was cast with .bfloat16(), .half() or .to(dtype), which rounds the frequencies of "
             "its rotary embeddings too. Its checkpoint computes with exact ones, and so does a KL reference, which is "
@@ -138,7 +138,3 @@ def keep_training_layout(model: Any) -> None:
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
-
-
-def _is_rounded_rotary(name: str, buffer: Tensor) -> bool:
-    return name.endswith("inv_freq") and buffer.dtype in _LOW

@@ -173,7 +173,7 @@ def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def processor_fingerprint(processing_class: ProcessingClass) -> str:
-    """Digest of the chat template and tokenizer and, for a processor, of the scaling of images."""
+    """Digest of the chat template and, for a processor, of the scaling of images."""
     template = getattr(processing_class, "chat_template", None)
     scales = isinstance(processing_class, ProcessorMixin)
     images = json.loads(processing_class.image_processor.to_json_string()) if scales else None
