@@ -10,7 +10,7 @@ from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.grading.grader import grader_settings
 from trl_mmreason.grading.judge import JudgeGrader, read_judgement, shown_to_judge
-from trl_mmreason.grading.replies import Failure, UnsuitableEngine
+from trl_mmreason.replies import Failure, UnsuitableEngine
 
 
 class Recorded:

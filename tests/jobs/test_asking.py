@@ -6,7 +6,6 @@ import pytest
 from scripted import Scripted
 
 from trl_mmreason.generation import Failure, Request, Sample, SamplingParams
-from trl_mmreason.grading.replies import ReplyCount, UnsuitableEngine
 from trl_mmreason.jobs.asking import (
     MalformedReply,
     ReplyCollector,
@@ -15,6 +14,7 @@ from trl_mmreason.jobs.asking import (
     reference_answer,
 )
 from trl_mmreason.jobs.store import SettingsChanged, Store
+from trl_mmreason.replies import ReplyCount, UnsuitableEngine
 
 # What each unit is answered, time after time.
 REPLIES = {

@@ -26,7 +26,7 @@ from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.generation import Failure, SamplingParams
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.grading import Verdict
-from trl_mmreason.grading.replies import UnsuitableEngine
+from trl_mmreason.replies import UnsuitableEngine
 from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
 from trl_mmreason.self_evolution.response import read_response

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 
 import PIL.Image
 
-from ..grading.replies import Failure as Failure
-from ..grading.replies import UnsuitableEngine as UnsuitableEngine
+from ..replies import Failure as Failure
+from ..replies import UnsuitableEngine as UnsuitableEngine
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..replies import Failure, ReplyCount
 from .extraction import read_gold, without_thinking
 from .grader import Grader
-from .replies import Failure, ReplyCount
 from .verdict import Verdict
 
 ChatFunction = Callable[[list[list[dict[str, str]]]], Sequence[str | Failure]]

@@ -18,7 +18,7 @@ from datasets import Dataset
 from ..data.rows import Row
 from ..generation.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from ..generation.patience import wait_for_all
-from ..grading.replies import ReplyCount
+from ..replies import ReplyCount
 from .run import run
 from .store import Record, Store
 

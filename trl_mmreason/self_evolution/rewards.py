@@ -26,8 +26,8 @@ from ..generation.batch import tokenizer_of
 from ..generation.engine import Engine, Failure, Request, SamplingParams, derive_seed
 from ..grading import Grader, equivalent
 from ..grading.async_rewards import Ahead
-from ..grading.replies import ReplyCount
 from ..jobs.asking import ask_until_read
+from ..replies import ReplyCount
 from .config import SelfEvolutionConfig
 from .objective import judge_modulation, majority_vote, self_consistency
 from .prompts import asked_text, judge_message, read_score

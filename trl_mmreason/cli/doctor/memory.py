@@ -323,8 +323,8 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str, longest: i
     if fitting and MARGIN * estimate.needs[fitting[0]].total < left:
         yield Finding("ok", f"{where}: {estimate} It fits: {fitting[0]}.")
     elif fitting:
-        need = estimate.needs[fitting[0]].total
-        text = f"It may fit: {fitting[0]} needs {need / GIB:.1f} of {left / GIB:.1f}, and runs take up to 15 % more."
+        total = estimate.needs[fitting[0]].total
+        text = f"It may fit: {fitting[0]} needs {total / GIB:.1f} of {left / GIB:.1f}, and runs take up to 15 % more."
         fix = "set PYTORCH_ALLOC_CONF=expandable_segments:True, or lower --per_device_train_batch_size."
         yield Finding("note", f"{where}: {estimate} {text}", fix)
     else:
