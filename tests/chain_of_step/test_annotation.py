@@ -32,7 +32,7 @@ from trl_mmreason.chain_of_step.template import (
 )
 from trl_mmreason.generation import Failure, SamplingParams, derive_seed
 from trl_mmreason.generation.transformers_engine import TransformersEngine
-from trl_mmreason.grading import Grader
+from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.jobs.store import SettingsChanged, Store
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, solve
@@ -200,6 +200,16 @@ def test_a_chain_is_dropped_if_a_step_of_it_could_not_be_sampled(tmp_path):
     assert again.dropped == {}
     assert again.rows["step_labels"][1] == [0.75, 0.0, 0.75]
     assert len(party.asked) == 4
+
+
+def test_a_chain_is_dropped_if_a_judge_left_a_continuation_of_it_open(tmp_path):
+    def answer(request, times):
+        return ending("7") if "cats" in request.messages[0]["content"] else BEHIND[0][number_of(request)]
+
+    grader = JudgeGrader(lambda conversations: ["?"] * len(conversations))  # about what the rules call wrong
+    some = continued(tmp_path / "s.sqlite", chains("7", "7"), Scripted(answer), grader=grader)
+    assert some.rows["id"][:] == ["cats#0"]
+    assert some.dropped == {"a continuation has no verdict": 1}
 
 
 def test_sampling_resumes_where_it_was_killed(tmp_path):

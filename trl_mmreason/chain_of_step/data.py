@@ -208,7 +208,7 @@ def annotate_by_monte_carlo(
         **running: arguments of `answer_questions`, such as `retry_failed` and `batch_size`, in continuations.
 
     Returns:
-        A chain is dropped if the sampling after any of its steps failed.
+        A chain is dropped if the sampling after any of its steps failed, or a continuation has no verdict.
 
     Raises:
         ValueError: an argument is out of range, or the rows are no chains.
@@ -224,6 +224,7 @@ def annotate_by_monte_carlo(
     answer_options |= {"description": "continuing chains", **running}
     answers = answer_questions(steps, engine, store, Continuation(), stage=MONTE_CARLO, **answer_options)
     failed: set[int] = set()
+    open_ones: set[int] = set()
     correct: list[list[list[bool]]] = [[] for _ in range(len(chains))]
     tokens: int | None = 0
     for position, samples in zip(steps.positions, answers, strict=True):
@@ -232,13 +233,18 @@ def annotate_by_monte_carlo(
             if isinstance(sample, Failure):
                 failed.add(position)
             else:
-                correct[position][-1].append(sample["turns"][0]["correct"])
+                verdict = sample["turns"][0]["correct"]
+                correct[position][-1].append(verdict)
+                if verdict is None:
+                    open_ones.add(position)
                 count = sample.get("tokens")
                 tokens = None if tokens is None or count is None else tokens + count
-    positions = [position for position in range(len(chains)) if position not in failed]
+    open_ones -= failed
+    positions = [position for position in range(len(chains)) if position not in failed | open_ones]
     soft_and_hard = [monte_carlo_labels(correct[position]) for position in positions]
     step_labels = [(soft if labels == "soft" else hard).tolist() for soft, hard in soft_and_hard]
-    dropped = {"sampling failed": len(failed)} if failed else {}
+    dropped = {"sampling failed": len(failed), "a continuation has no verdict": len(open_ones)}
+    dropped = {reason: number for reason, number in dropped.items() if number}
     return ChainRows(_labelled(chains, positions, step_labels), dropped, tokens)
 
 
