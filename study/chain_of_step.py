@@ -119,8 +119,9 @@ def reward_model(folder: Path) -> dict[str, float]:
     """
     held_out = json.loads((folder / "prm" / "metrics.json").read_text())
     found = {
-        f"reward model, {part} {measure}": held_out[f"eval_unseen_{part}_{measure}"]
+        f"reward model, {part} {measure}": held_out[logged]
         for part, measure in product(("step", "answer"), ("accuracy", "auroc"))
+        if (logged := f"eval_unseen_{part}_{measure}") in held_out  # an AUROC of labels that are all alike is none
     }
     for file in sorted(folder.glob("*/rounds.json")):
         for made in json.loads(file.read_text()):
