@@ -60,7 +60,7 @@ _ELEMENTS = (
 )
 _ATOM = rf"(?:{_ELEMENTS.replace(' ', '|')})\d*"
 # One quantifier over the atoms, or a long formula would be tried in every way to part it
-_SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?"
+_SPECIES = rf"(?:\^?\d+)?(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^?\d*[+-])?(?:\.\d*H2O)?"
 _CHEMICAL = re.compile(rf"(?=\^\d|.*[A-Z].*[A-Z\d+-]){_SPECIES}(?:(?:\+|->){_SPECIES})*")
 # 3,75 and 1.234,5; 1,234 is a whole number, and 12,0 two of them
 _DECIMAL_COMMA = re.compile(
@@ -86,7 +86,7 @@ _MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
 _REMARK = re.compile(
     r"(?<=[\d°}π])\s*(?:\((?:(?:[a-z]+ )?angles?|approx(?:imately|\.)?|exact(?:ly)?"
-    r"|(?:rounded|correct to|to the nearest|nearest|since|because)\b[^()]*)\)|in total|times|✅|✓)$"
+    r"|(?:rounded|correct to|to the nearest|nearest|since|because|using|based on)\b[^()]*)\)|in total|times|✅|✓)$"
 )
 _CLAIM = re.compile(
     r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
@@ -263,6 +263,7 @@ def chemical(text: str) -> str | None:
         return text.replace("^", "")
     if not re.search(r"[A-Z]", text):
         return None
+    text = re.sub(r"\*(?=\s?\d*\s?H\s?_?2\s?O)", ".", text)  # CuSO4 · 5H2O
     plain = re.sub(r"[\s_{}]", "", re.sub(r"\\(?:longr|r)ightarrow|\\to(?![a-z])|→", "->", text))
     plain = re.sub(r"^([A-Z][a-z]?)(\d[+-])$", r"\1^\2", plain).replace("=", "->")
     if re.fullmatch(r"(?=.+[A-Z])[A-Z][\w()]*\^\d*[+-]|[A-Z][a-z]?\^[+-]", plain):  # NH4+
@@ -382,6 +383,8 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
         return f"-{NUMBER_WORDS[rest.lower()]}", PLAIN
     if space and first.lower() in NUMBER_WORDS:  # four apples
         first = NUMBER_WORDS[first.lower()]
+    elif re.fullmatch("[a-z]{4,}", rest):  # 25k visitors
+        first = in_full(first)
     text = _SHORT_MONEY.sub(lambda match: match[1] + _SHORT[match[2].lower()], f"{first}{space}{rest}")
     text = _MAGNITUDE.sub(_multiplied, text).strip()
     return split_unit(text) or (text, PLAIN)

@@ -109,6 +109,7 @@ _REWRITTEN: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], st
     ("'", re.compile(r"(?<![\d.°])(\d+)\s*'\s*(\d+)\s*(?:\"|'')$"), r"\1 ft \2 in"),
     ("mil", re.compile(r"(?<=\d)\s*per ?mil(?:le?)?\b"), " /1000 "),
     ("^", re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(st|nd|rd|th)[\s}]*\}"), r"\1"),
+    ("\\text", re.compile(r"(?<=\d)\s*\\text\{(st|nd|rd|th)\}"), r"\1"),
     ("0b", re.compile(r"(?<![\w.])0b([01]+)(?!\w)"), r"\1_2"),
     ("\\over", re.compile(r"\{([^{}]+?)\\over\b([^{}]+?)\}"), r"\\frac{\1}{\2}"),
     ("=", re.compile(r"^([a-z]) ?= ?[^=]*(?:±|\\pm\b)[^=]*=(?!=)"), r"\1 = "),
