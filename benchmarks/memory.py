@@ -37,9 +37,9 @@ from .on_paper import BYTES, Machine, Policy, drawn_lengths, step_parts
 from .training import ALL_ROWS, LANGUAGE, ReplayAdaPO, save_proportional_policy, settings
 
 _QWEN2_VISION = {"hidden_size": 1280, "depth": 32, "num_heads": 16, "fullatt_block_indexes": [7, 15, 23, 31]}
-_QWEN3_TEXT = {"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
-_QWEN2_7B = {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28}
-_QWEN2_7B |= {"num_attention_heads": 28, "num_key_value_heads": 4}
+QWEN3_TEXT = {"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+QWEN2_7B = {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28}
+QWEN2_7B |= {"num_attention_heads": 28, "num_key_value_heads": 4}
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
     "Qwen2.5-VL-3B": (
         "qwen2_5_vl",
@@ -50,7 +50,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
     ),
     "Qwen2.5-VL-7B": (
         "qwen2_5_vl",
-        _QWEN2_7B | {"vocab_size": 152_064},
+        QWEN2_7B | {"vocab_size": 152_064},
         _QWEN2_VISION | {"intermediate_size": 3420, "out_hidden_size": 3584},
         False,
     ),
@@ -63,20 +63,20 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
     ),
     "Qwen3-VL-4B": (
         "qwen3_vl",
-        _QWEN3_TEXT | {"hidden_size": 2560, "intermediate_size": 9728},
+        QWEN3_TEXT | {"hidden_size": 2560, "intermediate_size": 9728},
         {"hidden_size": 1024, "intermediate_size": 4096, "depth": 24, "out_hidden_size": 2560}
         | {"deepstack_visual_indexes": [5, 11, 17]},
         True,
     ),
     "Qwen3-VL-8B": (
         "qwen3_vl",
-        _QWEN3_TEXT | {"hidden_size": 4096, "intermediate_size": 12_288},
+        QWEN3_TEXT | {"hidden_size": 4096, "intermediate_size": 12_288},
         {"out_hidden_size": 4096},
         False,
     ),
     "InternVL3-8B": (
         "internvl",
-        _QWEN2_7B | {"model_type": "qwen2", "vocab_size": 151_674},
+        QWEN2_7B | {"model_type": "qwen2", "vocab_size": 151_674},
         {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
         False,
     ),

@@ -21,7 +21,7 @@ from trl_mmreason.cli.doctor.passes import Workload, pass_bytes
 from trl_mmreason.compat.model_parts import freeze_vision_encoder, parts_of
 
 from .common import Result
-from .memory import _QWEN2_7B, _QWEN3_TEXT, MODELS, build_published
+from .memory import MODELS, QWEN2_7B, QWEN3_TEXT, build_published
 
 _SWIFT = "https://github.com/modelscope/ms-swift/blob/"
 _QWEN = "https://github.com/QwenLM/Qwen#profiling-of-memory-and-speed"
@@ -131,7 +131,7 @@ PEERS = (
 )
 
 
-_COURSE = "https://github.com/yiqiao-yin/deepspeed-course/blob/6b7a4cc975c8d4379d1ad863550cfafb76c9a98d/04_video_text/"
+_COURSE = "https://github.com/yiqiao-yin/deepspeed-course/blob/6b7a4cc975c8d4379d1ad863550cfafb76c9a98d/"
 _PROBES = "/MyIA.AI.Notebooks/GenAI/PostTraining/_measurements/vram_probe_results_2026-"
 _PROBE = {
     (8, 96): f"b9fc2d3c1ab77824b289a2f5859a3d17d55d0d5c{_PROBES}10-06_8b_3080ti16.jsonl",
@@ -145,13 +145,12 @@ _LITGPT = (
 )
 _GB = 1e9 / GIB
 _IN_BF16: dict[str, Any] = {"adapter": torch.bfloat16, "computing": None, "checkpointing": False, "held": False}
-_PACKED: dict[str, Any] = {"is_assumed": False}
 
 LATER = (
     *(
         Peer(
             f"Qwen3-VL-8B, LoRA, {tokens:,} tokens, no checkpointing",
-            f"{_COURSE}06_qwen3vl/README.md",
+            f"{_COURSE}04_video_text/06_qwen3vl/README.md",
             *(gb * _GB, "Qwen3-VL-8B", 1, tokens, image, 16),
             targets=r".*language_model.*\.(q|k|v|o)_proj",
             zero_stage=3,
@@ -202,7 +201,7 @@ LATER = (
         *(36, "Qwen2.5-VL-7B", 1, 8192, 6144, 8),
         gpus=4,
         zero_stage=2,
-        **_PACKED,
+        is_assumed=False,
     ),
     Peer(
         "ms-swift, Qwen3-VL-4B, LoRA, packed, ZeRO-2 on 2",
@@ -210,7 +209,7 @@ LATER = (
         *(21, "Qwen3-VL-4B", 1, 4096, 1024, 8),
         gpus=2,
         zero_stage=2,
-        **_PACKED,
+        is_assumed=False,
     ),
     Peer(
         "ms-swift, 7B, DPO, packed, ZeRO-3 on 4",
@@ -225,7 +224,7 @@ LATER = (
         f"{_SWIFT}24159dabf4617e821428b83ef972a4d5b977a000/examples/train/packing/llm.sh",
         *(22, "Qwen2.5-7B", 1, 2048),
         rank=8,
-        **_PACKED,
+        is_assumed=False,
     ),
     Peer(
         "ms-swift, Qwen2.5-7B, all weights, Liger, packed, ZeRO-3 on 4",
@@ -234,7 +233,7 @@ LATER = (
         gpus=4,
         zero_stage=3,
         logits=0,
-        **_PACKED,
+        is_assumed=False,
     ),
     Peer(
         "ms-swift, Qwen2.5-7B, DPO, packed, ZeRO-3 on 4",
@@ -250,10 +249,10 @@ LATER = (
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "Qwen-7B": {"model_type": "qwen2", "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32}
     | {"num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151_936},
-    "Qwen2.5-7B": {"model_type": "qwen2", **_QWEN2_7B, "vocab_size": 152_064},
-    "Qwen3-8B": {"model_type": "qwen3", **_QWEN3_TEXT, "hidden_size": 4096, "intermediate_size": 12_288}
+    "Qwen2.5-7B": {"model_type": "qwen2", **QWEN2_7B, "vocab_size": 152_064},
+    "Qwen3-8B": {"model_type": "qwen3", **QWEN3_TEXT, "hidden_size": 4096, "intermediate_size": 12_288}
     | {"vocab_size": 151_936},
-    "Qwen3-4B": {"model_type": "qwen3", **_QWEN3_TEXT, "hidden_size": 2560, "intermediate_size": 9728}
+    "Qwen3-4B": {"model_type": "qwen3", **QWEN3_TEXT, "hidden_size": 2560, "intermediate_size": 9728}
     | {"vocab_size": 151_936, "tie_word_embeddings": True},
     "Llama-3.2-3B": {"model_type": "llama", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28}
     | {"num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256}

@@ -1,5 +1,6 @@
 """Golds: any of several, what cannot be used, and what only looks like it."""
 
+import numpy as np
 import pytest
 
 from trl_mmreason.grading.decide import decide, gold_problem
@@ -33,6 +34,7 @@ SEVERAL = "it is a text of several sentences that declare no answer"
         ("连接AC。过点B作BD垂直于AC。由勾股定理分别求出各边。", SEVERAL),
         ({"a": 1}, "it is of type dict, expected a string or a list of strings"),
         (None, "it is of type NoneType, expected a string or a list of strings"),
+        (np.array([1, 2]), "it is of type ndarray, expected a string or a list of strings"),  # which has no truth value
     ],
 )
 def test_unusable(gold, problem):

@@ -254,7 +254,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         Where rows do not suffice for a last batch of all processes, an evaluation's first ones come again behind them.
         """
         counts = graded.flatten().clone()
-        if self._to_count is not None and not self.model.training:
+        if self._to_count is not None and self._mode == "eval":
             counts[self._to_count :] = False
             self._to_count = max(self._to_count - len(counts), 0)
         for flags, seen in zip(self._correct[self._mode], (first, second), strict=True):

@@ -224,8 +224,7 @@ def annotate_by_monte_carlo(
     answer_options |= {"description": "continuing chains", **running}
     answers = answer_questions(steps, engine, store, Continuation(), stage=MONTE_CARLO, **answer_options)
     failed: set[int] = set()
-    open_ones: set[int] = set()
-    correct: list[list[list[bool]]] = [[] for _ in range(len(chains))]
+    correct: list[list[list[Any]]] = [[] for _ in range(len(chains))]
     tokens: int | None = 0
     for position, samples in zip(steps.positions, answers, strict=True):
         correct[position].append([])
@@ -233,17 +232,14 @@ def annotate_by_monte_carlo(
             if isinstance(sample, Failure):
                 failed.add(position)
             else:
-                verdict = sample["turns"][0]["correct"]
-                correct[position][-1].append(verdict)
-                if verdict is None:
-                    open_ones.add(position)
+                correct[position][-1].append(sample["turns"][0]["correct"])
                 count = sample.get("tokens")
                 tokens = None if tokens is None or count is None else tokens + count
-    open_ones -= failed
-    positions = [position for position in range(len(chains)) if position not in failed | open_ones]
+    sampled = [position for position in range(len(chains)) if position not in failed]
+    positions = [position for position in sampled if not any(None in verdicts for verdicts in correct[position])]
     soft_and_hard = [monte_carlo_labels(correct[position]) for position in positions]
     step_labels = [(soft if labels == "soft" else hard).tolist() for soft, hard in soft_and_hard]
-    dropped = {"sampling failed": len(failed), "a continuation has no verdict": len(open_ones)}
+    dropped = {"sampling failed": len(failed), "a continuation has no verdict": len(sampled) - len(positions)}
     dropped = {reason: number for reason, number in dropped.items() if number}
     return ChainRows(_labelled(chains, positions, step_labels), dropped, tokens)
 

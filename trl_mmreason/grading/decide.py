@@ -59,7 +59,7 @@ def _matches(answer: str, gold: str, choices: Mapping[str, str], question: str |
 
 def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str | None:
     """Why a gold answer is unusable, or `None`; it depends on the gold answer only."""
-    if gold != gold:
+    if isinstance(gold, float) and gold != gold:
         return "it is not a number"
     if not isinstance(gold, str | int | float):
         return f"it is of type {type(gold).__name__}, expected a string or a list of strings"

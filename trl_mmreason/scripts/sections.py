@@ -136,10 +136,11 @@ class DataArguments:
         self.columns = parsed_columns(self.columns)
 
 
-READING: Mapping[str, Any] = {
-    "dataset_split": "train",
-    **dict.fromkeys(("columns", "image_root", "video_frames", "min_pixels", "max_pixels")),
-    **dict.fromkeys(("system_prompt", "eval_system_prompt")),
+_READ_BY = {"dataset_split", "columns", "image_root", "video_frames", "min_pixels", "max_pixels"}
+READING = {
+    each.name: each.default
+    for each in fields(DataArguments)
+    if each.name in _READ_BY | {"system_prompt", "eval_system_prompt"}
 }
 """How questions are read: arguments and their defaults."""
 
