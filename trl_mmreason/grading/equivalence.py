@@ -121,7 +121,7 @@ _SHORT_MONEY = re.compile(r"(?<=[¤€£¥])(\s*\d[\d,.]*)\s?(k|m|bn?)\.?$", re.
 
 
 def truth(text: str) -> str | None:
-    """Whether a text is a sign or a word for true or for false, as answers of Chinese tests are."""
+    """Whether it is a sign or a word for true or for false, as answers of Chinese tests are."""
     plain = text.strip("$\\ ")
     return _TRUTH.get(plain if len(plain) == 1 else plain.lower())
 
