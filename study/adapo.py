@@ -236,7 +236,7 @@ CLAIMS = (
 
 PART = Part(
     lessons=two_answers(EVALUATION_PROMPT),
-    quick_lessons=quick_then_worked(EVALUATION_PROMPT),
+    other_lessons={"quick": quick_then_worked(EVALUATION_PROMPT)},
     train=train,
     protocol=lambda start, arm: TwoTurn(EVALUATION_PROMPT),
     claims=CLAIMS,

@@ -51,7 +51,7 @@ _OF, _EVALUATION = "of", "evaluation"
 _STREAMS = 6
 """A seed's problems are drawn with the seed and the numbers behind it, so many in all."""
 
-_TAUGHT_BY = ("family", "size", "tasks", "quick_first", "cold_start_accuracy", "cold_start_rows")
+_TAUGHT_BY = ("family", "size", "tasks", "first_answers", "cold_start_accuracy", "cold_start_rows")
 """The arguments that the policy of a seed depends on."""
 
 _TRAINED_BY = (*_TAUGHT_BY, "train_rows", "common", "rl", "sft", "dpo", "prepared")
@@ -69,8 +69,9 @@ class StudyArguments:
         seeds: each is a run of its own: another policy, other problems, other answers. Six or more apart.
         family, size: family and size of the miniature policy.
         tasks: categories of the drawn problems, and the level of each.
-        quick_first: first answers are given at a glance, without a working, and second ones may have it, so that to
-            check is easier than to answer; for parts with second answers.
+        first_answers: how the policy is taught to answer at first, in parts with second answers: "quick" is at a
+            glance, without a working that second ones may have, so that to check is easier than to answer; "long" (of
+            part 2) is in words every second time, so that lengths differ.
         cold_start_accuracy: share of right first answers at which the supervised start ends.
         cold_start_rows: problems that the supervised start sees.
         train_rows, eval_rows: problems to learn from, and new images to measure on.
@@ -94,7 +95,7 @@ class StudyArguments:
     family: str = "qwen2_5_vl"
     size: str = "demo"
     tasks: dict[str, int] = field(default_factory=lambda: {"adding": 1})
-    quick_first: bool = False
+    first_answers: str = "worked"
     cold_start_accuracy: float = 0.5
     cold_start_rows: int = 3000
     train_rows: int = 2000
@@ -269,7 +270,7 @@ class Part:
 
     Attributes:
         lessons: what the policy is taught before.
-        quick_lessons: what it is taught where first answers are quick; `None` for a part without second answers.
+        other_lessons: what it is taught instead, for other values of `first_answers` than "worked".
         train: start, arm, folder → trains the arm, and leaves a model in `folder`.
         protocol: start, arm → how its answers are asked for.
         claims: what the paper says.
@@ -286,17 +287,20 @@ class Part:
     prepare: Callable[[Start], str] = lambda start: start.policy
     prepares: Sequence[str] = ()
     measure: Callable[[Start, AnsweringProtocol, str, Path, Path], None] = measure
-    quick_lessons: Lessons | None = None
+    other_lessons: Mapping[str, Lessons] = field(default_factory=dict)
 
     def taught(self, args: StudyArguments) -> Lessons:
         """Lessons of the initial policy.
 
         Raises:
-            ValueError: first answers are to be quick, and there are no second ones.
+            ValueError: the part has no such first answers.
         """
-        if args.quick_first and self.quick_lessons is None:
-            raise ValueError(f"quick_first: the part {args.part!r} has no second answers. Leave it out.")
-        return self.quick_lessons if args.quick_first and self.quick_lessons else self.lessons
+        lessons = {"worked": self.lessons, **self.other_lessons}
+        if args.first_answers not in lessons:
+            raise ValueError(
+                f"first_answers={args.first_answers!r}: the part {args.part!r} has {', '.join(map(repr, lessons))}."
+            )
+        return lessons[args.first_answers]
 
 
 def begin(args: StudyArguments, part: Part, seed: int) -> Start:

@@ -13,7 +13,7 @@ from trl_mmreason.miniature.tasks import problems_dataset
 from trl_mmreason.scripts.single_stage import train_once
 from trl_mmreason.scripts.stages import do_once
 from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig
-from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
+from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, TAGGED_IN_WORDS, drawn_reflections
 from trl_mmreason.srpo.response import first_answer
 from trl_mmreason.srpo.sft import ReflectionSFTTrainer
 from trl_mmreason.srpo.stopping import StopWhenReflecting
@@ -71,15 +71,16 @@ def train(start: Start, arm: str, folder: Path) -> None:
 def reflecting_policy(start: Start) -> str:
     """The policy after supervised training on reflections, which the arms of a seed share.
 
-    With `complete_share` and `min_delta` in the section `prepared` it ends where these are reached.
+    With `complete_share` and `min_delta` in the section `prepared` it ends where these are reached. Reflections are on
+    other problems than those of reinforcement; with `stream: 0` there they are on the same, so that arms without
+    reflections see as many labelled problems.
     """
     folder = start.folder / "reflections"
     model = folder / "model"
     sft, prepared, limit = start.of("sft", {}), start.args.prepared, int(start.args.rl["max_completion_length"])
 
     def teach() -> None:
-        # other problems than those of reinforcement and of the comparison
-        problems = start.problems(prepared["problems"], stream=2)
+        problems = start.problems(prepared["problems"], stream=prepared.get("stream", 2))
         rows = drawn_reflections(
             TransformersEngine(start.policy, batch_size=250),
             problems,
@@ -146,6 +147,13 @@ CLAIMS = (
         [Term(1, "srpo", "delta")],
     ),
     Claim(
+        "Rewarding the length of the response lengthens first solutions that are shorter than what follows them",
+        "Eq. 7",
+        "no number: the target is twice the first solution",
+        above("srpo", "no-length-reward", "last_length_first"),
+        unit="number",
+    ),
+    Claim(
         "SRPO's responses are longer than plain GRPO's",
         "Fig. 4 (b)",
         "longer throughout",
@@ -154,10 +162,13 @@ CLAIMS = (
     ),
 )
 
+LOGGED = ("length_first",)
+
 METRICS = ("accuracy", "acc_t1", "acc_t2", "delta", "correction_rate", "misjudgment_rate", "tokens")
 PANELS = {
     "reward": ("Reward (Fig. 4 a)", "mean reward"),
     "completions/mean_length": ("Length (Fig. 4 b)", "tokens"),
+    "length_first": ("Length of first solutions", "tokens"),
     "response/complete": ("Reflection and second answer", "share of responses"),
 }
 
@@ -171,7 +182,7 @@ def prepare(start: Start) -> str:
 
 PART = Part(
     lessons=TAGGED_ANSWERS,
-    quick_lessons=QUICK_TAGGED_ANSWERS,
+    other_lessons={"quick": QUICK_TAGGED_ANSWERS, "long": TAGGED_IN_WORDS},
     train=train,
     protocol=lambda start, arm: FirstAndLast(),
     claims=CLAIMS,

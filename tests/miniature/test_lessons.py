@@ -11,12 +11,13 @@ from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.judging import JUDGE, verdict
 from trl_mmreason.miniature.lessons import Lessons, demonstrations
-from trl_mmreason.miniature.solutions import boxed_thoughts, plain, solve
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.solutions import boxed_thoughts, plain, solve, tagged, tagged_in_words
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.self_evolution.prompts import judge_message, read_score
 from trl_mmreason.self_evolution.recipe import judged_answers
 from trl_mmreason.sophia.recipe import CAPTIONS_AND_ANSWERS
-from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
+from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, TAGGED_IN_WORDS
 
 FOLLOWUP = "Check it."
 TWO_ANSWERS = two_answers(FOLLOWUP)
@@ -77,6 +78,32 @@ def test_answers_in_tags_are_learnt_alone():
             a, b = row["prompt"][0]["content"].removeprefix("What is ").rstrip("?").split("+")
             total = int(a) + int(b)
             assert row["completion"][0]["content"] == f"<think>{a}+{b}={total}</think> <answer>{total}</answer>"
+
+
+def test_every_second_answer_is_in_words():
+    problems = make_problems(["adding", "counting"], 16)
+    rows = demonstrations(problems, TAGGED_IN_WORDS)
+    known = {problem.image.tobytes(): problem for problem in problems}
+    in_words = Counter()
+    for row in rows:
+        if row["images"]:
+            problem = known[row["images"][0].tobytes()]
+            written, brief = row["completion"][0]["content"], tagged(solve(problem))
+            said = " ".join(step.thought for step in problem.steps[:-2])
+            assert written in (brief, brief.replace("<think>", f"<think>{said} "))
+            in_words[problem.category] += written != brief
+    assert in_words == {"adding": 4, "counting": 4}  # of eight
+
+
+def test_lengths_of_solutions_in_words_differ_from_brief_ones():
+    """What follows a first solution has some 40 tokens, so that one in words has the paper's share of the response."""
+    _, processor = build_model("qwen2_5_vl", "test", **TAGGED_IN_WORDS.vocabulary)
+    for category, brief, in_words in (("adding", 19, 35), ("counting", 20, 47)):
+        for problem in make_problems([category], 10):
+            tokens = [
+                len(processor.tokenizer(write(solve(problem)))["input_ids"]) for write in (tagged, tagged_in_words)
+            ]
+            assert tokens == pytest.approx([brief, in_words], abs=1)
 
 
 def test_every_image_is_described_and_every_fourth_answered():
@@ -162,6 +189,7 @@ def test_lessons_that_differ_have_names_that_differ():
         TWO_ANSWERS,
         two_answers("Check again."),
         replace(TWO_ANSWERS, again_every=1),
+        TAGGED_IN_WORDS,
         JUDGED_ANSWERS,
         judged_answers(partial(judge_message, FOLLOWUP)),
         judged_answers(partial(judge_message, JUDGE), answers_every=4),
@@ -171,7 +199,7 @@ def test_lessons_that_differ_have_names_that_differ():
         Lessons(plain, answer_tokens=16, in_steps=True, describe=FOLLOWUP),
         Lessons(plain, answer_tokens=16, in_steps=True, followup=FOLLOWUP),
     ]
-    assert len({each.name for each in lessons}) == 14
+    assert len({each.name for each in lessons}) == 15
     assert PLAIN_ANSWERS.name == "plain-in-steps"  # of checkpoints that exist
     assert TAGGED_ANSWERS.name == "tagged"
 

@@ -22,7 +22,7 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, plain, solve
 from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
+from trl_mmreason.srpo.recipe import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, TAGGED_IN_WORDS, drawn_reflections
 
 pytestmark = pytest.mark.full
 
@@ -47,16 +47,19 @@ def test_arms_of_srpo_that_cannot_be_meant_are_refused(tmp_path, own):
     assert not list(tmp_path.iterdir())  # before anything is trained
 
 
-def test_first_answers_may_be_quick(tmp_path):
+def test_first_answers_may_be_quick_or_long(tmp_path):
     """The policies of the parts with second answers are taught other answers then; the other parts refuse."""
-    quick, slow = StudyArguments(quick_first=True), StudyArguments()
+    quick, slow, long = StudyArguments(first_answers="quick"), StudyArguments(), StudyArguments(first_answers="long")
     assert adapo.PART.taught(slow) == two_answers(EVALUATION_PROMPT)
     assert adapo.PART.taught(quick) == quick_then_worked(EVALUATION_PROMPT)
     assert (srpo.PART.taught(slow), srpo.PART.taught(quick)) == (TAGGED_ANSWERS, QUICK_TAGGED_ANSWERS)
+    assert srpo.PART.taught(long) == TAGGED_IN_WORDS
+    with pytest.raises(ValueError, match="first_answers='long': the part .* has 'worked', 'quick'"):
+        adapo.PART.taught(long)
     for part in (sophia.PART, self_evolution.PART, chain_of_step.PART):
-        with pytest.raises(ValueError, match="has no second answers"):
+        with pytest.raises(ValueError, match="first_answers='quick': the part .* has 'worked'"):
             part.taught(quick)
-    args = small("adapo", tmp_path, quick_first=True, arms={"adapo": {}})
+    args = small("adapo", tmp_path, first_answers="quick", arms={"adapo": {}})
     for arm in (BEFORE, "adapo"):
         do_arm(args, adapo.PART, 0, arm)
     assert {"acc_t1", "acc_t2"} <= set(outcomes(args)[0]["adapo"].names)

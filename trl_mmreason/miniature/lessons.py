@@ -27,6 +27,7 @@ class Lessons:
     Attributes:
         write: how a solution is written.
         answer_tokens: token limit of an answer when accuracy is measured.
+        or_write: another way, in which every second solution is written; `None` for one way alone.
         followup: user message before a second answer; `None` for one answer alone.
         write_again: how the second answer is written; `None` for the way of the first.
         again_every: one problem of so many is answered a second time.
@@ -38,6 +39,7 @@ class Lessons:
 
     write: Callable[[Solution], str]
     answer_tokens: int
+    or_write: Callable[[Solution], str] | None = None
     followup: str | None = None
     write_again: Callable[[Solution], str] | None = None
     again_every: int = 4
@@ -55,6 +57,8 @@ class Lessons:
     def name(self) -> str:
         """A unique name of these lessons."""
         name = f"{self.write.__name__}-in-steps" if self.in_steps else self.write.__name__
+        if self.or_write:
+            name = f"{name}-or-{self.or_write.__name__}"
         if self.describe:
             name = f"{name}-described-{_digest(self.describe)}"
         if self.judge:
@@ -98,8 +102,10 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
         images = [stored_image(problem.image)]
         if lessons.describe is not None:
             rows.append(_row([_said(lessons.describe)], caption(problem), images))
-        right = lessons.write(solve(problem))
-        if number % lessons.answers_every == 0:
+        answered, left = divmod(number, lessons.answers_every)
+        write = lessons.or_write if lessons.or_write and answered % 2 else lessons.write
+        right = write(solve(problem))
+        if left == 0:
             rows.append(_row(problem.prompt, right, images))
         if lessons.followup is not None and number % lessons.again_every == 0:
             first = lessons.write(solve(problem, error=rng.choice([None, *ERRORS])))

@@ -191,6 +191,13 @@ def tagged_quick(solution: Solution) -> str:
     return f"<think>{solution.result}</think> <answer>{solution.answer}</answer>"
 
 
+def tagged_in_words(solution: Solution) -> str:
+    """An answer in SRPO's tags that says what it reads: `<think>The first digit is 3. … 3+4=7</think> <answer>7…`."""
+    *readings, _, _ = solution.steps
+    said = " ".join(step.thought for step in readings)
+    return f"<think>{said} {solution.lead}{solution.result}</think> <answer>{solution.answer}</answer>"
+
+
 def boxed_thoughts(solution: Solution) -> str:
     r"""The shortest worked answer with its thoughts in tags: `<think>3+4=7</think>\boxed{7}`."""
     return f"<think>{solution.lead}{solution.result}</think>\\boxed{{{solution.answer}}}"

@@ -16,7 +16,7 @@ from ..generation.engine import Engine, SamplingParams
 from ..jobs.store import Store
 from ..miniature.captions import DESCRIBE
 from ..miniature.lessons import Lessons
-from ..miniature.solutions import tagged, tagged_quick
+from ..miniature.solutions import tagged, tagged_in_words, tagged_quick
 from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..scripts.sections import DataArguments
@@ -81,6 +81,9 @@ TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
 
 QUICK_TAGGED_ANSWERS = Lessons(tagged_quick, answer_tokens=32, describe=DESCRIBE)
 """To answer `<think>7</think> <answer>7</answer>` at a glance, and to describe, which is how it learns to see."""
+
+TAGGED_IN_WORDS = Lessons(tagged, answer_tokens=64, in_steps=True, or_write=tagged_in_words)
+"""To answer as briefly every second time, and at others in words, so that lengths differ."""
 
 
 def drawn_reflections(
