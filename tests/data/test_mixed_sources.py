@@ -137,3 +137,11 @@ def test_counts_go_by_the_largest_remainder():
 def test_weights_count_by_their_ratio_however_small_or_large_they_are(scale):
     assert share_counts({"a": 100, "b": 100}, {"a": 14 * scale, "b": 6 * scale}, 100) == {"a": 70, "b": 30}
     assert share_counts({"a": 100, "b": 100}, {"a": scale, "b": 1e-9 * scale}) == {"a": 100, "b": 0}
+
+
+def test_paths_may_begin_with_the_home_folder(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    mixture(folder, SUMS | {"source": "~/sums.jsonl"}, DOTS | {"source": "~/dots", "image_root": "~/dots"})
+    assert len(load_rows("~/sums.jsonl").dataset) == 20
+    assert parts_of(load_rows("~/mixture.yaml", seed=3)) == {"sums": 20, "dots": 6}
+    assert len(load_rows("~/dots/train.jsonl", image_root="~/dots", columns={"answer": "gold"}).dataset) == 12

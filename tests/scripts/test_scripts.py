@@ -375,6 +375,16 @@ def test_another_number_of_answers_is_refused_before_training():
         train_and_compare(None, None, None, TwoTurn("Check.", turns=3))
 
 
+def test_paths_in_a_recipe_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("dataset_name: ~/rows.jsonl\nmodel_name_or_path: ~/model\nsystem_prompt: ~ is about\n")
+    parser = ScriptParser((DataArguments, ModelConfig))
+    data, model = parser.parse_args_and_config(["--config", str(recipe), "--image_root=~/images"])
+    assert [data.dataset_name, model.model_name_or_path] == [f"{tmp_path}/rows.jsonl", f"{tmp_path}/model"]
+    assert (data.image_root, data.system_prompt) == (f"{tmp_path}/images", "~ is about")
+
+
 def test_a_recipe_names_tolerance_and_judge():
     model = ServerEngine("judge", "http://127.0.0.1:1/v1")
     assert DataArguments("x", tolerance="0.05").rules == Grader(tolerance=0.05)

@@ -92,7 +92,7 @@ def _part(row: Any, path: Path, number: int) -> Part:
     beside = path.parent / source
     if beside.exists() or is_missing_path(source):
         source = str(beside)
-    root = part.image_root and str(path.parent / part.image_root)
+    root = part.image_root and str(path.parent / Path(part.image_root).expanduser())
     return replace(part, source=source, image_root=root, name=part.name or Path(str(part.source)).stem)
 
 

@@ -159,7 +159,7 @@ def load_rows(
         pixels,
     )
     if isinstance(source, str | os.PathLike) and str(source).endswith(MIXTURES):
-        return _load_mixture(Path(source), reading, max_rows, seed)
+        return _load_mixture(Path(source).expanduser(), reading, max_rows, seed)
     return _load_source(source, reading, max_rows, seed)
 
 
@@ -247,7 +247,7 @@ def _load_source(source: Any, reading: _Reading, max_rows: int | None, seed: int
         unread = [column for column in left_out if "images" in columns and is_media_column(column)]
     reader = RowReader(
         columns,
-        table.image_root if reading.image_root is None else Path(reading.image_root),
+        table.image_root if reading.image_root is None else Path(reading.image_root).expanduser(),
         table.name,
         reading.system_prompt,
         tuple(unread),

@@ -70,7 +70,7 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
         raise DataError(f"cannot load rows from a {type(source).__name__}. {_ACCEPTED}")
     if not str(source):
         raise DataError(f"the source is empty, {source!r}. {_ACCEPTED}")
-    path = Path(source)
+    path = Path(source).expanduser()
     saved = ({"state.json", "dataset_info.json"}, {"dataset_dict.json"})  # files that save_to_disk writes
     if any(all((path / file).is_file() for file in files) for files in saved):
         return read_source(load_from_disk(path), split)._replace(name=path.name, image_root=path)

@@ -132,6 +132,7 @@ class ScriptParser(TrlParser):
                 args[place] = str(config_file(self.config))
             *parsed, options = super().parse_args_and_config(args, return_remaining_strings=True)
             for part in parsed:
+                _expand_home(part)
                 self._check(part, options)
             return tuple(parsed)
         except ImportError as error:  # raised by transformers, which reads DeepSpeed's file at once
@@ -220,6 +221,13 @@ class ScriptParser(TrlParser):
             message += "; or give --config FILE" + (f", such as {self._recipes[0]}" if self._recipes else "")
         sys.stderr.write(f"{self.prog}: error: {message}\n")
         sys.exit(2)
+
+
+def _expand_home(part: Any) -> None:
+    """Replace a `~` that a path begins with: no shell has done so in a file, and the Hub would be asked for a model."""
+    for name, value in vars(part).items():
+        if isinstance(value, str) and value.startswith("~/"):
+            setattr(part, name, os.path.expanduser(value))
 
 
 def _refuse_repeated_names(option: str, value: str) -> None:
