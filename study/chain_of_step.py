@@ -325,12 +325,6 @@ CLAIMS = (
         ("Pairs by steps and answers are better than pairs by answers", "71.7 against 69.7", "dpo", "dpo-answer"),
     ),
     Claim(
-        "Pairs whose scores differ by more than 0.5 are better than those by more than 0.2",
-        "Section 3.4",
-        'no number: "to ensure sufficient distinction"',
-        above("dpo-clear", "dpo", "accuracy"),
-    ),
-    Claim(
         "GRPO with the process reward is better than with the outcome",
         "Table 5, average",
         "63.0 against 61.2",
