@@ -190,29 +190,29 @@ LAYOUTS = {
     "charxiv": Layout(
         features={
             **texts("category figure_path reasoning_q reasoning_a original_id"),
-            "reasoning_q_source": _NUMBER,
+            **dict.fromkeys(["reasoning_q_source", "reasoning_a_type"], _NUMBER),
             "image": IMAGE,
         },
         rows=[
             row(
                 figure_path="images/0.jpg", category="cs", reasoning_q="Which curve ends highest?", reasoning_a="SGD",
-                reasoning_q_source=1, image=RED,
+                reasoning_a_type=1, reasoning_q_source=3, image=RED,
             ),
             row(
                 figure_path="images/1.jpg", category="math", reasoning_q="Is it rising?", reasoning_a="Yes",
-                reasoning_q_source=2, image=BLUE,
+                reasoning_a_type=2, reasoning_q_source=1, image=BLUE,
             ),
             row(
                 figure_path="images/2.jpg", category="math", reasoning_q="What is the highest tick?", reasoning_a="0.8",
-                reasoning_q_source=3, image=BLUE,
+                reasoning_a_type=3, reasoning_q_source=1, image=BLUE,
             ),
             row(
                 figure_path="images/3.jpg", category="math", reasoning_q="How far apart are they?", reasoning_a="2.50",
-                reasoning_q_source=4, image=GREEN,
+                reasoning_a_type=4, reasoning_q_source=2, image=GREEN,
             ),
             row(
                 figure_path="images/4.jpg", category="math", reasoning_q="How many curves?", reasoning_a="4",
-                reasoning_q_source=4, image=GREEN,
+                reasoning_a_type=4, reasoning_q_source=3, image=GREEN,
             ),
         ],
         asked=[
@@ -223,7 +223,7 @@ LAYOUTS = {
             Asked(right="4", wrong="5", hint="The answer is a number, without decimal places."),
         ],
         columns={"id": "figure_path", "question": "reasoning_q", "answer": "reasoning_a", "category": "category"},
-        needed="reasoning_q_source",
+        needed="reasoning_a_type",
         image="image",
     ),
     "charxiv/descriptive": Layout(

@@ -36,7 +36,8 @@ _IN_THE_IMAGE = {one: one for one in "ABCD"}  # choices that are drawn
 _DIRECTLY = re.compile(
     r"\s*(?:Please answer directly with|Answer with the option's letter from the given choices)[^\n]*\Z", re.IGNORECASE
 )
-# What CharXiv's graders hold an answer to, by `reasoning_q_source` (arXiv:2406.18521, appendix of its prompts).
+# What CharXiv's graders hold an answer to, by `reasoning_a_type`, the `inst_category` of the authors' own files
+# (arXiv:2406.18521, appendix of its prompts). `reasoning_q_source` beside it says who wrote the question.
 _CHARXIV_TEXT, _CHARXIV_NUMBER = 1, 3
 
 
@@ -78,17 +79,17 @@ def _see_phys(row: Row) -> Question:
 
 def _char_xiv(row: Row) -> Question:
     answer = text(row, "reasoning_a")
-    source = text(row, "reasoning_q_source")
-    if not source.isdecimal() or not 1 <= int(source) <= 4:
-        message = f"it holds {source!r}; expected 1 to 4, which say what form the answer has"
-        raise UnusableCell("reasoning_q_source", "unknown form of answer", message)
+    kind = text(row, "reasoning_a_type")
+    if not kind.isdecimal() or not 1 <= int(kind) <= 4:
+        message = f"it holds {kind!r}; expected 1 to 4, which say what form the answer has"
+        raise UnusableCell("reasoning_a_type", "unknown form of answer", message)
     hint = ""
-    if int(source) == _CHARXIV_TEXT:
+    if int(kind) == _CHARXIV_TEXT:
         hint = "The answer is text that stands in the chart."
-    elif int(source) >= _CHARXIV_NUMBER:
+    elif int(kind) >= _CHARXIV_NUMBER:
         decimals = len(answer.partition(".")[2])
         form = f"with {decimals} decimal place{'s' * (decimals > 1)}" if decimals else "without decimal places"
-        stands = " that stands in the chart" if int(source) == _CHARXIV_NUMBER else f", {form}"
+        stands = " that stands in the chart" if int(kind) == _CHARXIV_NUMBER else f", {form}"
         hint = f"The answer is a number{stands}."
     question = text(row, "reasoning_q")
     return Question(
@@ -203,7 +204,7 @@ BENCHMARKS = (
         split="validation",
         rows=1000,
         id_column="figure_path",
-        columns=("reasoning_q", "reasoning_a", "reasoning_q_source", "image"),
+        columns=("reasoning_q", "reasoning_a", "reasoning_a_type", "image"),
         read=_char_xiv,
     ),
     Benchmark(
