@@ -285,6 +285,15 @@ def test_runs_side_by_side():
     ]
 
 
+@pytest.mark.parametrize("name", ["math", "math-vista", "ai2d.test", "my set"])
+def test_every_evaluation_set_has_its_line_whatever_it_is_called(name):
+    """Those with a hyphen, a point or a space were left out."""
+    logged = {"step": 4, f"eval_{name}_runtime": 2.0, f"eval_{name}_acc_t1": 0.5}
+    assert [(row.label, row.cells[1]) for row in progress_table({"": [logged]}).rows] == [
+        (f"eval_{name}: Accuracy: first turn", ("50.0", ""))
+    ]
+
+
 def test_the_state_that_got_furthest_counts(tmp_path):
     assert not is_training_run(tmp_path)
     assert read_state(tmp_path) == {}

@@ -116,7 +116,7 @@ def _metrics(
 ) -> Iterator[tuple[Metric, list[_Progress | None]]]:
     """Every logged metric, and its progress in each run; `None` for a run without it."""
     names = dict.fromkeys(name for history in histories.values() for entry in history for name in entry)
-    evaluations = [name.removesuffix("runtime") for name in names if re.fullmatch(r"eval_(\w+_)?runtime", name)]
+    evaluations = [name.removesuffix("runtime") for name in names if re.fullmatch("eval_(.+_)?runtime", name)]
     for begins, panel in product(["", *evaluations], all_panels()):
         for name, label in panel.series.items():
             progress = [_progress(history, f"{begins}{name}") for history in histories.values()]
