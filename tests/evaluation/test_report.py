@@ -259,6 +259,15 @@ def test_filters_offer_what_occurs_and_only_choices(tmp_path):
     assert [option["text"] for option in page.with_tag("option")] == ["all", "right", "not graded", *orders]
 
 
+def test_where_the_first_run_has_no_verdict_nothing_is_better_or_worse(tmp_path):
+    """The third run was compared with the second, in a filter that says "Compared with base"."""
+    named = [("base", None), ("ours", True), ("theirs", False)]
+    unread = [shown("q1", turn(correct), run=run) for run, correct in named]
+    read = [shown("q2", turn(run != "theirs"), run=run) for run, _ in named]
+    page = page_of(page_with(tmp_path, unread + read))
+    assert [question["attrs"]["data-change"] for question in page.with_class("question")] == ["", "worse"]
+
+
 def test_scored_pieces_carry_their_number(tmp_path):
     pieces = [Piece("<|step|>One."), Piece(BREAKOUT, 0.25), Piece("Three.", 1.0)]
     page = page_of(page_with(tmp_path, [shown("q", Turn(pieces=pieces, correct=True))]))

@@ -202,15 +202,16 @@ def _question(group: list[Trajectory]) -> dict[str, Any]:
 
 
 def _changes(group: Sequence[Trajectory]) -> list[str]:
-    """Whether another run is right more often, or less often, than the first."""
+    """Whether another run is right more often, or less often, than the first; neither if that has no verdict."""
     verdicts: dict[str, list[bool]] = {}
     for trajectory in group:
         if trajectory.is_right is not None:
             verdicts.setdefault(trajectory.run, []).append(trajectory.is_right)
-    first, *others = [fmean(of_run) for of_run in verdicts.values()] or [0.0]
+    shares = {run: fmean(of_run) for run, of_run in verdicts.items()}
+    first = shares.get(group[0].run, math.nan)
     return [
-        *(["better"] if any(share > first for share in others) else []),
-        *(["worse"] if any(share < first for share in others) else []),
+        *(["better"] if any(share > first for share in shares.values()) else []),
+        *(["worse"] if any(share < first for share in shares.values()) else []),
     ]
 
 
