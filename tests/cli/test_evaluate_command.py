@@ -315,6 +315,12 @@ def test_null_in_the_place_of_a_message_is_the_usual_one(given):
     )
 
 
+def test_an_empty_template_is_refused(tmp_path):
+    """The usual one took its place."""
+    with pytest.raises(SystemExit, match="the template '' has the fields"):
+        evaluate(tmp_path, "miniature/adding", "--model", "m", "--prompt-template", "")
+
+
 @pytest.mark.full
 def test_several_benchmarks_end_in_one_table(checkpoints, own, tmp_path, capsys):
     arguments = ["--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", "4", "--output", str(tmp_path)]

@@ -203,7 +203,8 @@ def _load(arguments: Namespace, benchmark: str) -> _Questions:
         if known.draw:
             _refuse_unused(arguments, "image_root", why=f"{name} is drawn")
         own_instruction = options.texts(arguments, "instruction").get("instruction", known.instruction)
-        prompt = {"prompt_template": arguments.prompt_template or TEMPLATE, "instruction": own_instruction or ""}
+        template = TEMPLATE if arguments.prompt_template is None else arguments.prompt_template
+        prompt = {"prompt_template": template, "instruction": own_instruction or ""}
         rows = load_benchmark(name, source or None, split=arguments.split, **reading, **prompt)
     unique_ids(rows)
     about = {
