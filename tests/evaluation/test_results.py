@@ -229,6 +229,15 @@ def test_only_what_can_be_graded_on_both_sides_is_compared():
     assert math.isnan(nothing.change.value)
 
 
+def test_the_worst_case_is_compared_over_variants_that_both_sides_have():
+    """Of p the second variant alone has a verdict on both sides: it was wrong, and p with it, and became right."""
+    groups = {"group": ["p", "p", "q", "q"]}
+    before = samples(*([sample(k != 1)] for k in range(4)), **groups)
+    after = samples([sample(None)], *([sample(True)] for _ in range(3)), **groups)
+    change = compare_results(*(summarise(each, BENCHMARKS["dynamath"]) for each in (before, after)))["worst_case"]
+    assert (change.before.value, change.after.value, change.change.value) == (1 / 2, 1, 1 / 2)
+
+
 def test_variants_of_one_problem_are_compared_together():
     """One problem of ten variants became right, another wrong: a draw of problems gives -1, 0 or 1."""
     groups = {"group": ["p"] * 10 + ["q"] * 10}

@@ -367,8 +367,8 @@ TABLE = [
     (
         "Table 1, C | which of",
         "trl_mmreason/evaluation/question_table.py",
-        "numerator[place] = correct[k] and (place == k or numerator[place])",
-        "numerator[place] = correct[k] or numerator[place]",
+        "(right == asked) & (asked > 0)",
+        "right > 0",
         "tests/evaluation/test_results.py::test_worst_case_over_variants",
     ),
     (

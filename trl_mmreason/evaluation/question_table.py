@@ -24,11 +24,14 @@ from .voting import Equality, cluster_answers, votes_of, winning_position
 
 BELOW_ALL = -1.0
 """The score of a sample without one: any other is chosen before it."""
+_WORST_CASE = "worst_case"
 
 
 @dataclass(frozen=True)
 class QuestionTable:
     """Metrics as ratios of sums over questions, Σ a(q) / Σ b(q).
+
+    The worst case is one over problems: `by_problem` takes a problem for right where each of its questions is.
 
     Attributes:
         names: (M,) names of the metrics.
@@ -63,6 +66,9 @@ class QuestionTable:
         sums = np.zeros((2, len(places), len(self.names)))
         for part, values in enumerate((self.numerator, self.denominator)):
             np.add.at(sums[part], [places[problem] for problem in problems], values)
+        if _WORST_CASE in self.names:
+            right, asked = sums[:, :, self.names.index(_WORST_CASE)]
+            right[:], asked[:] = (right == asked) & (asked > 0), asked > 0
         return QuestionTable(self.names, *sums)
 
 
@@ -156,8 +162,7 @@ def _columns(samples: Samples, grader: Grader | JudgeGrader | None, has_variants
     one = np.ones(len(final))
     columns: dict[str, Column] = {"accuracy": (final.mean(axis=1), one)}
     if has_variants:
-        problems = [row.get("group") or row["id"] for row in samples.rows]
-        columns["worst_case"] = _worst_case(final[:, 0], problems)
+        columns[_WORST_CASE] = (final[:, 0], one)
     if samples.turns == 2:
         columns |= two_turn_columns(_flags(samples, 0), final)
     if samples.n > 1:
@@ -210,17 +215,6 @@ def _measures(samples: Samples) -> dict[str, Column]:
         )
         for name in names
     }
-
-
-def _worst_case(correct: np.ndarray, problems: Sequence[str]) -> Column:
-    """1 for a problem whose variants are all right, counted at its first variant."""
-    numerator, denominator = np.zeros(len(correct)), np.zeros(len(correct))
-    first: dict[str, int] = {}
-    for k, problem in enumerate(problems):
-        place = first.setdefault(problem, k)
-        numerator[place] = correct[k] and (place == k or numerator[place])
-        denominator[place] = 1
-    return numerator, denominator
 
 
 def _flags(samples: Samples, turn: int) -> np.ndarray:
