@@ -109,6 +109,14 @@ def test_a_score_that_is_no_number_chooses_nothing():
     assert found["best_of_2"] == 1
 
 
+def test_a_score_may_be_any_number():
+    """Log-probabilities below -1 were taken for none, so that there was no best of two."""
+    found = values(
+        samples([sample(False, score=-9.5), sample(True, score=-2.5)], [sample(False), sample(True, score=-7)])
+    )
+    assert found["best_of_2"] == 1
+
+
 def test_where_the_engine_counts_no_tokens_there_is_no_mean():
     uncounted = sample(True)
     del uncounted["tokens"]

@@ -22,7 +22,7 @@ from .metrics import Column, Estimate, bootstrap, pass_at_k, two_turn_columns
 from .runner import Samples
 from .voting import Equality, cluster_answers, votes_of, winning_position
 
-BELOW_ALL = -1.0
+BELOW_ALL = -math.inf
 """The score of a sample without one: any other is chosen before it."""
 _WORST_CASE = "worst_case"
 
