@@ -178,10 +178,14 @@ LAYOUTS = {
         rows=[
             row(index=0, question="What is the force?", answer="3.50", subject="CM", sig_figs="3", images=[RED]),
             row(index=1, question="Which of both is warmer?", answer="T_1", subject="TSM", images=[RED, BLUE]),
+            row(index=2, question="nan", answer="5", subject="CM", sig_figs="nan", images=[BLUE]),
+            row(index=3, answer="6", subject="CM", images=[BLUE]),
         ],
         asked=[
             Asked(right="3.50", wrong="3.4", hint="Give the final answer with 3 significant figures."),
             Asked(right="T_1", wrong="T_2"),
+            Asked(right="5", wrong="6", question="The question is in the picture."),
+            Asked(right="6", wrong="5", question="The question is in the picture."),
         ],
         columns={"id": "index"},
         needed="images",

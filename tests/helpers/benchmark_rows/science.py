@@ -143,6 +143,8 @@ LAYOUTS = {
                     question="What is the increase? Select from A, B, C, and D. (A) 33% (B) 17% (C) 25% (D) 50%",
                     answer="D", skill=["numerical"], capability=["diagram", "ocr"],
                 ),
+                row(key="v1_376", imagename=GREEN, question="", answer="D", skill=["spatial"], capability=["diagram"]),
+                row(key="v1_382", imagename=RED, question="", answer="", skill=["spatial"], capability=["diagram"]),
             )
         ],
         asked=[
@@ -151,6 +153,8 @@ LAYOUTS = {
                 right="50%", wrong="A", question="What is the increase? Select from A, B, C, and D.", id="blue",
                 options=["33%", "17%", "25%", "50%"], category="numerical",
             ),
+            Asked(right="D", wrong="A", question="The question is in the picture.", id="lime", category="spatial"),
+            None,
         ],
         needed="imagename",
         named="'image' or 'imagename'",

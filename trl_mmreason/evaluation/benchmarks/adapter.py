@@ -22,6 +22,7 @@ from .prompt import INSTRUCTION, images_named
 
 ScoreFunction = Callable[[Sequence[Row], Sequence[bool | None]], dict[str, float]]
 
+QUESTION_IN_IMAGE = "The question is in the picture."
 _LONGEST_LIST = 100_000  # characters of a list in text form
 _LETTER = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 _NUMBERED = re.compile(r"image_(\d{1,2})")

@@ -12,6 +12,7 @@ from ...data.rows import Row
 from ...grading.tolerance import Tolerance
 from . import we_math
 from .adapter import (
+    QUESTION_IN_IMAGE,
     Benchmark,
     Question,
     UnusableCell,
@@ -28,7 +29,6 @@ from .adapter import (
 )
 from .options import read_options, split_semicolons
 
-_IN_IMAGE = "The question is in the picture."
 # MathVista's own hints (github.com/lupantech/MathVista, evaluation/build_query.py).
 _FORMS = {
     "choice": "Please answer the question and provide the correct option letter, e.g., A, B, C, D, at the end.",
@@ -96,7 +96,7 @@ def _math_verse(row: Row) -> Question:
     asked = label(row, "question")
     # of "Vision Only" the question is empty, and choices that stand in the image are told to the grader alone
     _, choices = read_options(asked or label(row, "question_for_eval") or "", answer)
-    question = read_options(asked, answer)[0] if asked else _IN_IMAGE
+    question = read_options(asked, answer)[0] if asked else QUESTION_IN_IMAGE
     version = text(row, "problem_version")
     return Question(
         text(row, "sample_index"),

@@ -9,6 +9,7 @@ from typing import Any
 from ...data.rows import Row
 from . import charxiv
 from .adapter import (
+    QUESTION_IN_IMAGE,
     Benchmark,
     Question,
     UnusableCell,
@@ -69,11 +70,12 @@ def _phyx_choices(row: Row) -> Question:
 
 
 def _see_phys(row: Row) -> Question:
-    figures = label(row, "sig_figs")
-    hint = f"Give the final answer with {figures} significant figures." if figures and figures != "nan" else ""
+    # "nan" is what pandas makes of an empty cell; a row without a question has it in its image
+    asked, figures = (None if (found := label(row, name)) == "nan" else found for name in ("question", "sig_figs"))
+    hint = f"Give the final answer with {figures} significant figures." if figures else ""
     images = {"images": row.get("images")}
     return Question(
-        text(row, "index"), text(row, "question"), images, text(row, "answer"), None, label(row, "subject"), hint
+        text(row, "index"), asked or QUESTION_IN_IMAGE, images, text(row, "answer"), None, label(row, "subject"), hint
     )
 
 

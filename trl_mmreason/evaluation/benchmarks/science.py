@@ -10,6 +10,7 @@ from typing import Any
 from ...data.rows import Row
 from ...grading.tolerance import Tolerance
 from .adapter import (
+    QUESTION_IN_IMAGE,
     Benchmark,
     Question,
     UnusableCell,
@@ -90,11 +91,16 @@ def _m3cot(row: Row) -> Question:
 
 def _logic_vista(row: Row) -> Question:
     answer = text(row, "answer")
-    question, choices = read_options(text(row, "question"), answer)
+    question, choices = read_options(label(row, "question") or QUESTION_IN_IMAGE, answer)
     images = image(row, "image", "imagename")
     name = label(row, "imagename", "id", "index")
     skills = ", ".join(listed(row, "skill")) if isinstance(row.get("skill"), list) else label(row, "skill")
     return Question(name and PurePosixPath(name).stem, question, images, answer, choices, skills or None)
+
+
+def _is_question(row: Row) -> bool:
+    """Whether there is a question or an answer; v1_382 of LogicVista's 448 rows is blank."""
+    return bool(label(row, "question", "answer"))
 
 
 def _emma(row: Row) -> Question:
@@ -196,7 +202,8 @@ BENCHMARKS = (
         source="https://github.com/Yijia-Xiao/LogicVista",
         paper="2407.04973",
         split="test",
-        rows=448,
+        rows=447,
+        keep=_is_question,
         id_column="imagename",
         columns=("question", "answer", ("image", "imagename")),
         read=_logic_vista,
