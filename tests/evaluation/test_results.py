@@ -175,6 +175,15 @@ def test_the_benchmark_s_own_scores():
     assert scores["accuracy"].value == 5 / 6
 
 
+def test_tasks_of_blink_weigh_alike():
+    """Three of four, and none of one: (3/4 + 0) / 2, though three of five answers are right."""
+    found = samples(*([sample(k < 3)] for k in range(5)), category=["Jigsaw"] * 4 + ["Counting"])
+    metrics = summarise(found, BENCHMARKS["blink"]).metrics
+    assert (metrics["mean_over_tasks"].value, metrics["accuracy"].value) == (3 / 8, 3 / 5)
+    one_task = samples([sample(True)], [sample(False)], category=["Jigsaw"] * 2)
+    assert "mean_over_tasks" not in summarise(one_task, BENCHMARKS["blink"]).metrics
+
+
 def test_variants_of_one_problem_are_drawn_together():
     """Of two problems with ten variants each, one all right and one all wrong, a draw holds 0, 1 or 2 right ones."""
     tried = [[sample(k < 10)] for k in range(20)]

@@ -148,18 +148,20 @@ def _own_scores(samples: Samples, usable: Sequence[int], benchmark: Benchmark | 
     if benchmark is None or benchmark.scores is None or not usable:
         return {}
     scores = benchmark.scores
-    problems: dict[str, list[tuple[str, bool]]] = {}
+    problems: dict[str, list[tuple[dict[str, Any], bool]]] = {}
     for k in usable:
         row, sample = samples.rows[k], samples.samples[k][0]
-        problems.setdefault(row["group"], []).append((row["id"], is_right(sample, samples.turns - 1)))
+        about = {"id": row["id"], "category": row.get("category")}
+        problem = row.get("group") or row["id"]
+        problems.setdefault(problem, []).append((about, is_right(sample, samples.turns - 1)))
     groups = list(problems.items())
 
     def of(drawn: np.ndarray) -> dict[str, float]:
         # a problem that is drawn twice is two problems
         rows = [
-            ({"id": id_, "group": f"{group}~{copy}"}, right)
+            ({**about, "group": f"{group}~{copy}"}, right)
             for copy, (group, verdicts) in enumerate(groups[k] for k in drawn)
-            for id_, right in verdicts
+            for about, right in verdicts
         ]
         return scores([row for row, _ in rows], [right for _, right in rows])
 

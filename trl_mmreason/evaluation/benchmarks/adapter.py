@@ -88,7 +88,8 @@ class Benchmark:
         questions_per_row: questions in a row of the source; `read` is told the number of its one, from 1, as `part`.
         instruction: the end of the prompt.
         has_variants: the rows of a group are variants of one problem, and the worst case over them is reported.
-        scores: further scores of the benchmark's own: rows with id and group, and whether each is right → by name.
+        scores: further scores of the benchmark's own: rows with id, group and category, and whether each is right → by
+            name.
         answers_in_prose: whether its authors extract answers from free text; see `grading/prose.py`.
         draw: makes the rows of a benchmark that is not stored anywhere, from a split and their number.
     """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import string
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from ...data.rows import Row
@@ -142,6 +145,15 @@ def _blink(row: Row) -> Question:
     )
 
 
+def _mean_over_tasks(rows: Sequence[Row], correct: Sequence[bool | None]) -> dict[str, float]:
+    """BLINK's score: its tasks weigh alike, however many questions they have (eval/evaluate.py of its authors)."""
+    by_task: dict[str, list[bool]] = defaultdict(list)
+    for row, right in zip(rows, correct, strict=True):
+        if right is not None:
+            by_task[row["category"]].append(right)
+    return {"mean_over_tasks": fmean(map(fmean, by_task.values()))} if len(by_task) > 1 else {}
+
+
 _PHYX: dict[str, Any] = {
     **on_hub("Cloudriver/PhyX"),
     "paper": "2505.15929",
@@ -258,5 +270,6 @@ BENCHMARKS = (
         id_column="idx",
         columns=("idx", "prompt", "choices", "answer", "image_1"),
         read=_blink,
+        scores=_mean_over_tasks,
     ),
 )
