@@ -208,6 +208,20 @@ def test_a_grader_with_a_share_takes_numbers_that_are_near():
     assert not grader.grade(boxed("104"), "100", choices=choices).correct
 
 
+@pytest.mark.parametrize(
+    "question",
+    ["How much, approximately?", "How much? Round to two decimal places.", "How much?\nGive it to 3 decimal places."],
+)
+def test_what_a_question_says_of_rounding_does_not_widen_a_tolerance(question):
+    """DynaMath's hint asks for 3 decimal places, so that 3.90 was right for 3.8971, which its authors hold to 0.001."""
+    asked = {"prompt": [{"role": "user", "content": question}]}
+    texts = [boxed("3.90"), boxed("3.897")]
+    exact = [row("3.8971", {"absolute": 0.001}, **asked)] * 2
+    assert [verdict.correct for verdict in grade_answers(Grader(), exact, texts)] == [False, True]
+    rounded = [row("3.8971", **asked)] * 2  # without a tolerance the question decides
+    assert [verdict.correct for verdict in grade_answers(Grader(), rounded, texts)] == [True, True]
+
+
 @pytest.mark.parametrize("tolerance", ["loose", 0, 1, 1.5, -0.1, None])
 def test_a_tolerance_is_a_name_or_a_share(tolerance):
     with pytest.raises(ValueError, match="strict.*lenient.*share"):

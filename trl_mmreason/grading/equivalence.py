@@ -137,6 +137,11 @@ class Terms:
     rounded: bool = False  # the question asks for a rounded number
 
 
+def without_rounding(question: str) -> str:
+    """The question without its words on rounding, which let a number be off by half a unit of its last place."""
+    return _ROUND.sub("", question)
+
+
 def same_answer(answer: str, gold: str, *, question: str | None = None, lenient: bool = False) -> bool:
     """Whether `answer` equals `gold`, both as written by people or models; `Refused` if one is too large to compare."""
     if same_words(answer, gold):

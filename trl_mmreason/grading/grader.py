@@ -12,6 +12,7 @@ from typing import Any, Literal
 from .choices import without_labels
 from .decide import decide, gold_problem
 from .declarations import without_dressing
+from .equivalence import without_rounding
 from .extraction import extract_answer, prose_answer, read_gold, without_thinking
 from .notation import MAX_CHARACTERS, Refused
 from .numeric import MAX_BITS
@@ -105,11 +106,13 @@ class Grader:
     def _grade_one(
         self, completion: str, gold: Any, *, hint: Any = None, tolerance: Any = None, **asked: Any
     ) -> Verdict:
-        verdict = self._by_rules(completion, gold, **asked)
         allowed = tolerance_of(tolerance or (None if isinstance(self.tolerance, str) else self.tolerance))
         if not allowed or asked.get("choices"):
-            return verdict
-        return second_look(verdict, gold, completion, allowed, asked.get("question"))
+            return self._by_rules(completion, gold, **asked)
+        question = asked.get("question")
+        if isinstance(question, str) and (allowed.relative or allowed.absolute):
+            asked["question"] = without_rounding(question)  # the tolerance alone says how far a number may be off
+        return second_look(self._by_rules(completion, gold, **asked), gold, completion, allowed, question)
 
     def equivalent(self, first: str, second: str) -> bool:
         """Whether two answers are equivalent; symmetric, as neither is the gold answer."""

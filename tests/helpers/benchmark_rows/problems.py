@@ -73,7 +73,7 @@ LAYOUTS = {
                 right="the blue one", wrong="both", question="Which function is monotonic in range [0, pi]?",
                 options=["the red one", "the blue one", "both", "none of them"],
             ),
-            Asked(right="1/3", wrong="0.335", **_SLOPE_ASKED),
+            Asked(right="1/3", wrong="0.33", **_SLOPE_ASKED),
             Asked(right="1/2", wrong="0.333", id="2#2", **_SLOPE_ASKED),
         ],
         columns={"answer": "ground_truth", "group": "id"},

@@ -93,7 +93,8 @@ def _char_xiv(row: Row) -> Question:
         hint = "The answer is text that stands in the chart."
     elif int(kind) >= _CHARXIV_NUMBER:
         decimals = len(answer.partition(".")[2])
-        form = f"with {decimals} decimal place{'s' * (decimals > 1)}" if decimals else "without decimal places"
+        # not "decimal places", by which the grader would take 2.504 for 2.50; the authors ask for the exact value
+        form = f"with {decimals} digit{'s' * (decimals > 1)} after the point" if decimals else "a whole one"
         stands = " that stands in the chart" if int(kind) == _CHARXIV_NUMBER else f", {form}"
         hint = f"The answer is a number{stands}."
     question = text(row, "reasoning_q")
