@@ -2,6 +2,7 @@
 
 import pytest
 
+from trl_mmreason.grading import Grader
 from trl_mmreason.grading.choices import chosen, implied_choices
 from trl_mmreason.grading.equivalence import same_answer
 
@@ -80,3 +81,10 @@ def test_chosen(answer, choices, labels):
 )
 def test_choices_that_a_gold_implies(gold, implied):
     assert implied_choices(gold) == implied
+
+
+def test_the_label_of_a_tenth_choice_is_no_joule():
+    """As in MMMU-Pro, where 2.5 kg could not be answered by 2.5."""
+    masses = {letter: f"{number}.5 kg" for number, letter in enumerate("ABCDEFGHIJ", 1)}
+    question = "\n".join(["What is its mass?", *(f"({letter}) {mass}" for letter, mass in masses.items())])
+    assert Grader().grade(r"\boxed{2.5}", "B", choices=masses, question=question).correct

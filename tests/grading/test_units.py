@@ -80,6 +80,12 @@ def test_what_is_no_unit(text):
         ("In how many ways can it be done?", None),
         ("Is it 5 in cm or in m?", None),  # two
         ("How many apples are there?", None),
+        ("Find the value(s) of x.", None),
+        ("If f(s) is the speed, how far is it?", None),
+        ("How heavy is it?\n(A) 1 kg\n(J) 2 kg", None),  # the label of a tenth choice
+        ("How heavy is it (g)?", "g"),
+        ("Length(cm):", "cm"),
+        ("长度(厘米)", "cm"),
         (None, None),
     ],
 )

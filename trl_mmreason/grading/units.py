@@ -32,9 +32,9 @@ _BEHIND_A_NUMBER = re.compile(
 _PLURAL = re.compile(r"(?<=ch)es\b|(?<=sh)es\b|(?<=ss)es\b|(?<=x)es\b|(?<!s)s\b")
 _PERCENT_WORDS = re.compile(r"%|％|percent|per cent|\bpct\b|百分", re.IGNORECASE)
 _NAMED = r"(?:square |cubic |sq )?[A-Za-zμ°]+(?:/[a-z]+|\^\{?[23]\}?| per [a-z]+)?"
-_ASKED = re.compile(
+_ASKED = re.compile(  # (s) is no unit in value(s) and f(s), nor (J) at the beginning of a line, the label of a choice
     rf"\b(?i:in|how many|units?:)\s+(?:the\s+)?({_NAMED})"
-    rf"|\(\s*(?:in |unit: ?|单位[:：]? ?)?({_NAMED}|[\u4e00-\u9fff]{{1,4}})\s*\)"
+    rf"|(?!(?<=[A-Za-z\n])\([A-Za-z]\))\(\s*(?:in |unit: ?|单位[:：]? ?)?({_NAMED}|[\u4e00-\u9fff]{{1,4}})\s*\)"
     rf"|(?:单位[:：是为]?\s*|多少|几)((?:平方|立方)?[\u4e00-\u9fff]{{1,2}}|{_NAMED})"
 )
 # The other single letters are variables and articles more often than units.
