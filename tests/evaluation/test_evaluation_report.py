@@ -120,7 +120,17 @@ def test_only_so_many_questions_are_shown(tmp_path):
     report = saved(tmp_path, samples(*([sample(True)] for _ in range(5))))
     write_evaluation_report({"": tmp_path}, shown=2)
     assert len(page_of(report).with_class("question")) == 2
+    assert "Trajectories: the first 2 of 5 questions." in report.read_text("utf-8")
     assert json.loads((tmp_path / "results.json").read_text())["counts"]["questions"] == 5
+
+
+@pytest.mark.parametrize(("n", "shown"), [(8, 8), (9, 8)])
+def test_the_page_says_that_it_shows_the_first_samples_alone(n, shown, tmp_path):
+    """Beside a question that is right in one of 9 stood "0 of 8 right", and nothing of the ninth."""
+    report = saved(tmp_path, samples([sample(k == 8) for k in range(n)]))
+    page = page_of(report)
+    assert len(page.with_class("trajectory")) == shown
+    assert ("Trajectories: the first 8 of 9 samples of a question." in report.read_text("utf-8")) == (n > shown)
 
 
 def test_every_answer_of_a_sample_has_a_name():

@@ -161,6 +161,7 @@ def write_evaluation_report(
         **curves,
         notes=[
             *_other_prompts(saved),
+            *_left_out(saved, shown),
             *(
                 f"{name}: {line.strip()}" if len(saved) > 1 else line.strip()
                 for name, each in results.items()
@@ -300,6 +301,14 @@ def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
         inner = [(f"{path}.{key}" if path else str(key), each) for key, each in value.items() if key != "command"]
         return [entry for key, each in inner for entry in _flat(each, key)]
     return [] if value is None else [(path, value if isinstance(value, str) else json.dumps(value))]
+
+
+def _left_out(saved: Mapping[str, SavedEvaluation], shown: int) -> list[str]:
+    """Notes on the questions and samples that are not among the trajectories."""
+    questions = len(next(iter(saved.values())).samples.rows)
+    samples = max(each.samples.n for each in saved.values())
+    notes = [(shown, questions, "questions"), (_SAMPLES_SHOWN, samples, "samples of a question")]
+    return [f"Trajectories: the first {few} of {all_} {what}." for few, all_, what in notes if few < all_]
 
 
 def _other_prompts(saved: Mapping[str, SavedEvaluation]) -> list[str]:
