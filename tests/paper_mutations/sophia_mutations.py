@@ -297,7 +297,7 @@ TABLE = [
     (
         "Table A2 | SOPHIA H",
         MIXTURE,
-        'f"{row[\'caption\']}\\n\\n{text}" if row["caption_reward"] == 1 else text',
+        "f\"{row['caption']}\\n\\n{text}\" if _teaches(row) else text",
         "f\"{row['caption']}\\n\\n{text}\"",
         f"{OF_MIXTURE}captions_before_the_trajectories",
     ),
@@ -374,8 +374,8 @@ TABLE = [
     (
         "Table A2 | SOPHIA DI",
         MIXTURE,
-        '(captions, rows["caption_reward"], strict=True)',
-        "(captions, [1.0] * len(rows), strict=True)",
+        'row["caption_reward"] == 1 and row["caption"] is not None',
+        'row["caption"] is not None',
         f"{OF_MIXTURE}captions_beside_the_trajectories",
     ),
     (

@@ -22,6 +22,7 @@ from trl_mmreason.generation import Failure, Sample, SamplingParams
 from trl_mmreason.generation.engine import UnsuitableEngine
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 from trl_mmreason.jobs.store import Store
+from trl_mmreason.sophia.mixture import with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
 from trl_mmreason.sophia.selection import CAPTIONS, HARD_TRAJECTORIES, TRAJECTORIES, Sampled, UnknownLengths
 
@@ -226,6 +227,16 @@ def test_a_truncated_caption_is_used_and_counted(tmp_path):
     assert data.captions == Sampled(2, 1, 0)
     assert data.trajectories.total == 16
     assert data.questions == 1
+
+
+@pytest.mark.parametrize(("how", "learnt"), [("beside", "caption 0 of cats"), ("before", "caption 0 of cats\n\n")])
+def test_a_truncated_caption_is_not_learnt(tmp_path, how, learnt):
+    """With an end that it never had, though all trajectories from it are right."""
+    cut = Scripted(lambda request, times: Sample(f"caption {times} of cats", "length" if times else "stop"))
+    rows = made(tmp_path / "s.sqlite", policy_=cut, reasoner_=reasoner(ALL_RIGHT), unselected=True).rows
+    assert (rows["caption_reward"][:], rows["caption"][:]) == ([1.0] * 16, ["caption 0 of cats"] * 8 + [None] * 8)
+    described = [text for text in with_captions(rows, how)["completion"] if text.startswith("caption")]
+    assert described == {"beside": [learnt], "before": [learnt + right(20 + n) for n in range(8)]}[how]
 
 
 def test_what_failed_counts_as_wrong_until_it_is_asked_again(tmp_path):

@@ -98,7 +98,9 @@ def mix_in(
 
 
 def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROMPT) -> Dataset:
-    """Add the captions whose trajectories are all right, R(c) = 1, to the trajectories (Table A2).
+    """Add the whole captions whose trajectories are all right, R(c) = 1, to the trajectories (Table A2).
+
+    What the length limit cut has no end, and whoever learns from it learns to stop in mid-sentence.
 
     | how      | in the paper | rows                                                                                 |
     |----------|--------------|--------------------------------------------------------------------------------------|
@@ -136,9 +138,9 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
         return rows.map(_with_caption_before, features=rows.features, writer_batch_size=ROWS_A_BATCH)
     captions = [id_.rpartition(".")[0] for id_ in rows["id"]]  # "<id of the question>#<caption>.<trajectory>"
     first: dict[str, int] = {}
-    for position, (caption, reward) in enumerate(zip(captions, rows["caption_reward"], strict=True)):
-        if reward == 1:
-            first.setdefault(caption, position)
+    for position, row in enumerate(rows.select_columns(["caption", "caption_reward"])):
+        if _teaches(row):
+            first.setdefault(captions[position], position)
     prompt = [{"role": "user", "content": caption_prompt}]
 
     def as_caption(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +154,12 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
 
 def _with_caption_before(row: Mapping[str, Any]) -> dict[str, Any]:
     text = completion_text(row["completion"], f"row {row['id']!r}")
-    return {"completion": f"{row['caption']}\n\n{text}" if row["caption_reward"] == 1 else text}
+    return {"completion": f"{row['caption']}\n\n{text}" if _teaches(row) else text}
+
+
+def _teaches(row: Mapping[str, Any]) -> bool:
+    """Whether a row's caption is whole, and all trajectories from it are right."""
+    return row["caption_reward"] == 1 and row["caption"] is not None
 
 
 def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:

@@ -55,9 +55,9 @@ class OffPolicyData(NamedTuple):
 
     Attributes:
         rows: `id` ("<id of the question>#<caption>.<trajectory>"), `prompt`, `images` (or `image`), `completion`,
-            `reward`, `caption_reward` (R(c) in [0, 1]), `caption` (no trainer reads it; see `mixture.with_captions`),
-            and with log-probabilities `behavior_logps` (nats, one a sampled token, of one that ended the turn too). In
-            the order of the questions, captions and trajectories.
+            `reward`, `caption_reward` (R(c) in [0, 1]), `caption` (`None` if the length limit cut it; no trainer reads
+            it, see `mixture.with_captions`), and with log-probabilities `behavior_logps` (nats, one a sampled token, of
+            one that ended the turn too). In the order of the questions, captions and trajectories.
         dropped: why other questions have no rewarded trajectory: reason → number of questions.
         questions: how many have one.
         captions: how many there are.

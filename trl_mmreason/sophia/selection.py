@@ -235,7 +235,7 @@ def make_rows(
 
     def examples() -> Iterator[dict[str, Any]]:
         for question, k, n in places.tolist():
-            payload = find(question, k, n)
+            payload, caption = find(question, k, n), find(question, k)
             text = payload["turns"][0]["text"]
             text = text if logprobs else opened(text)  # log-probabilities belong to the text as it was sampled
             yield {
@@ -244,7 +244,7 @@ def make_rows(
                 "completion": text,
                 "reward": float(selected[question, k, n]),
                 "caption_reward": caption_rewards(torch.from_numpy(outcomes.correct[question]))[k].item(),
-                "caption": find(question, k)["turns"][0]["text"],
+                "caption": None if "length" in caption["finish_reasons"] else caption["turns"][0]["text"],
                 **({"behavior_logps": payload.get("logprobs")} if logprobs else {}),
             }
 
