@@ -129,12 +129,16 @@ def test_trajectories_take_the_share_that_is_left(tmp_path):
         mix_in(made(14), {"trajectories": given["visual"]})
 
 
-def test_trajectories_without_a_reward_take_no_share(tmp_path):
-    """As `mmreason trajectories --unselected` writes them."""
+def test_rows_without_a_reward_take_no_share(tmp_path):
+    """As `mmreason trajectories --unselected` writes them, whichever part they are of."""
     visual(9).to_parquet(tmp_path / "visual.parquet")
+    rewarded(*[1.0, 0.0, 0.0, 0.0] * 3).to_parquet(tmp_path / "text.parquet")
     given = {"visual": {"dataset": str(tmp_path / "visual.parquet"), "share": 0.5}}
     mixed = mix_in(rewarded(*[1.0, 0.0, 0.0, 0.0] * 3), given)
     assert origins(mixed) == {"c": 3, "b": 3}
+    assert 0 not in mixed["reward"]
+    mixed = mix_in(made(9), {"text": {"dataset": str(tmp_path / "text.parquet"), "share": 0.25}})
+    assert origins(mixed) == {"a": 9, "c": 3}
     assert 0 not in mixed["reward"]
 
 
@@ -180,6 +184,7 @@ def test_the_order_is_random_and_the_seed_s():
         ({"made": made(2), "text": text(2)}, {"made": 1.0, "text": 0.0}, "each to be above 0"),
         ({"made": made(2), "text": text(2)}, {"made": 0.5, "text": 0.4}, "1 as their sum"),
         ({"made": made(2), "text": text(2).select([])}, {"made": 0.5, "text": 0.5}, "part 'text' is empty"),
+        ({"text": rewarded(0.0, 0.0)}, {"text": 1.0}, "part 'text' is empty"),
         ({"made": made(2).remove_columns("completion")}, {"made": 1.0}, r"part 'made' .* lacks \['completion'\]"),
         (
             {"text": Dataset.from_list([{"prompt": "Why?", "completion": [{"role": "user", "content": "?"}]}])},
@@ -240,7 +245,7 @@ def test_captions_beside_the_trajectories(monkeypatch):
     assert [prompt[0]["content"] for prompt in asked] == ["How many?"] * 4 + ["Describe."] * 2
     mixed = mix({"sophia": rows}, {"sophia": 1.0}, thinking_prompt=THINKING_PROMPT)
     under = {row["completion"]: row["prompt"][0]["role"] for row in mixed}
-    assert {text for text, role in under.items() if role == "system"} == {"<think>2</think> 2", "<think>0</think> 0"}
+    assert {text for text, role in under.items() if role == "system"} == {"<think>2</think> 2"}
 
 
 def test_captions_before_the_trajectories():

@@ -43,6 +43,8 @@ def mix(
 ) -> Dataset:
     """Mix data sets in given shares, as many rows as the parts allow, in random order.
 
+    Rows of reward 0 train nothing, and are left out: if they were counted, their part would have less than its share.
+
     The result has `prompt`, `images` (empty for text alone), `completion` (a string), `reward`, and `behavior_logps` if
     all parts have them. Images are copied as they are stored.
 
@@ -58,6 +60,7 @@ def mix(
         ValueError: a part has no share, the shares do not sum to 1, or rows lack columns or have no finite reward.
     """
     _check(parts, shares)
+    parts = {name: _rewarded(name, part) for name, part in parts.items()}
     counts = share_counts({name: len(part) for name, part in parts.items()}, shares)
     logprobs = _LOGPROBS if all("behavior_logps" in part.column_names for part in parts.values()) else {}
     features = Features({**_FEATURES, **logprobs})
@@ -75,9 +78,7 @@ def mix_in(
     thinking_prompt: str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Mix data sets into the trajectories that have a reward, which take the share that is left (Table A3).
-
-    Those of reward 0 train nothing; if they were counted, the others would have less than their share.
+    """Mix data sets into the trajectories, which take the share that is left (Table A3).
 
     Args:
         rows: the trajectories, as `mix` takes a part.
@@ -92,8 +93,6 @@ def mix_in(
     datasets = {name: read_completions(one["dataset"]) for name, one in parts.items()}
     shares = {name: one["share"] for name, one in parts.items()}
     shares = {"trajectories": 1 - sum(shares.values()), **shares}
-    if "reward" in rows.column_names:
-        rows = rows.select([position for position, reward in enumerate(rows["reward"]) if reward != 0])
     return mix({"trajectories": rows, **datasets}, shares, thinking_prompt=thinking_prompt, seed=seed)
 
 
@@ -171,11 +170,17 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
         missing = sorted({"prompt", "completion"} - set(part.column_names))
         if missing:
             raise ValueError(f"mix: part {name!r} has the columns {part.column_names} and lacks {missing}.")
-        if not len(part):
-            raise ValueError(f"mix: part {name!r} is empty; remove it and redistribute its share.")
-        rewards = part.with_format(None)["reward"][:] if "reward" in part.column_names else []
-        for number, reward in enumerate(rewards):
-            finite_reward(reward, f"mix: the reward of row {number} of part {name!r}")
+
+
+def _rewarded(name: str, part: Dataset) -> Dataset:
+    """Select the rows with a non-zero reward."""
+    if "reward" in part.column_names:
+        rewards = enumerate(part.with_format(None)["reward"][:])
+        where = f"of part {name!r}"
+        part = part.select([n for n, reward in rewards if finite_reward(reward, f"mix: the reward of row {n} {where}")])
+    if not len(part):
+        raise ValueError(f"mix: part {name!r} is empty; remove it and redistribute its share.")
+    return part
 
 
 def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str | None) -> Dataset:
