@@ -7,8 +7,9 @@ import tracemalloc
 from dataclasses import asdict
 
 import pytest
+from datasets import Dataset
 from processes import outcomes
-from scripted import Scripted, said
+from scripted import Scripted, image, said
 from scripted_sophia import (
     WORKED,
     idle,
@@ -164,6 +165,10 @@ def test_whatever_form_a_prompt_has_its_texts_are_asked_and_trained_on(tmp_path,
         (with_prompt([{**ASKED[0], "name": "Ann"}]), "row 'id of cats' has the prompt .*role and content alone"),
         (with_prompt([{"role": "system", "content": "Be brief."}]), "row 'id of cats' asks nothing: its prompt is"),
         (questions().select([]), "make_off_policy_data: the data set has no rows"),
+        (
+            Dataset.from_list([{**questions()[0], "image_2": image(1)}]),
+            "row 0, column 'image_2': it holds an image that",
+        ),
         (questions().remove_columns("id"), r"the rows have the columns .* and lack \['id'\]"),
         (questions().remove_columns(["prompt", "answer"]), r"lack \['prompt', 'answer'\]"),
     ],

@@ -21,6 +21,7 @@ from datasets import Dataset
 
 from ..data.images import IMAGE_COLUMNS, images_of, stored_images
 from ..data.rows import MESSAGES, Row
+from ..data.unseen_media import refuse_unseen_media
 from ..generation.engine import Engine, Failure, SamplingParams
 from ..generation.patience import wait_for_all
 from ..generation.protocols import Direct, RowSample
@@ -151,12 +152,13 @@ def make_off_policy_data(
         sampling: `OffPolicySampling()` by default.
         hard_reasoner: answers the hard questions in the place of `reasoner`.
         is_hard: of a row without its images; comes with `hard_reasoner`.
-        grader: `Grader()` by default. What was cut or failed counts as wrong.
+        grader: `Grader()` by default. What was cut, failed, or got no reply of a judge counts as wrong.
         count_tokens: counts the tokens of a string, where the reasoner's engine gives no number of tokens.
         **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
-        ValueError: rows lack what is asked or answered, or of `hard_reasoner` and `is_hard` one is missing.
+        ValueError: rows lack what is asked or answered, or hold images that nobody would see, or of `hard_reasoner` and
+            `is_hard` one is missing.
         UnsuitableEngine: log-probabilities are asked for, and the reasoner gives none.
         SettingsChanged: the store holds what was drawn in another way, or for other questions of these ids.
         UnknownLengths: the shortest are to be kept, and nobody counts tokens.
@@ -201,6 +203,7 @@ def make_off_policy_data(
 def _usable_rows(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
     """Select the rows with an image and a usable gold answer, also as text alone; count the others."""
     prompts = _prompts(rows)
+    refuse_unseen_media("make_off_policy_data: rows", rows)
     columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
     tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no image is decoded
     stored = (row for table in tables for row in table.to_pylist())
