@@ -4,7 +4,7 @@ import json
 
 import pytest
 from datasets import Dataset
-from scripted import Scripted
+from scripted import Scripted, image, reds
 from support import SUPERVISED_RUN, changed_weights, drawn_rows, load, maker, weights_of
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
@@ -42,9 +42,10 @@ def reply(request, times):
     return SAID[request.messages[0]["content"]][turn]
 
 
-def made(folder, engine=None):
+def made(folder, engine=None, rows=None):
+    rows, engine = rows or questions(), engine or Scripted(reply)
     with Store(folder / "star.sqlite") as store:
-        return make_revisions(questions(), engine or Scripted(reply), store, followup=CHECK, retries=0, batch_size=2)
+        return make_revisions(rows, engine, store, followup=CHECK, retries=0, batch_size=2)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,13 @@ def test_right_revisions_of_wrong_answers_are_learnt(tmp_path):
     assert found.dropped == {
         "never wrong before right": 2, "never right": 1, "cut by the length limit": 1, "sampling failed": 1
     }  # fmt: skip
+
+
+def test_a_single_image_stays_with_its_question(tmp_path):
+    """In a column `image`, which the policy sees, too."""
+    rows = questions().remove_columns("images")
+    rows = Dataset.from_list([{**row, "image": image(number)} for number, row in enumerate(rows)])
+    assert reds(made(tmp_path, rows=rows).rows["image"]) == [0, 1, 2, 5]
 
 
 def test_interrupted_it_ends_alike(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..data.images import IMAGE_COLUMNS
 from ..generation.engine import Engine, Failure
 from ..generation.protocols import TwoTurn
 from ..jobs.answering import Answers, answer_questions
@@ -44,7 +45,7 @@ def make_revisions(
     It resumes, and several processes share the work, as `answer_questions` says.
 
     Args:
-        rows: with id, prompt, answer, and optionally images and choices.
+        rows: with id, prompt, answer, and optionally images (or image) and choices.
         engine: the policy of this iteration.
         store: keeps every answer and every verdict.
         followup: user message after every answer but the last.
@@ -53,8 +54,8 @@ def make_revisions(
         **asking: arguments of `answer_questions`, such as `n`, `sampling_params`, `grader`, `seed` and `batch_size`.
 
     Returns:
-        Rows with id, prompt (messages), images and completion (one message), at most one of each trajectory: its first
-        right revision, unless the length limit cut it. And how many trajectories had none, by why.
+        Rows with id, prompt (messages), images (or image) and completion (one message), at most one of each trajectory:
+        its first right revision, unless the length limit cut it. And how many trajectories had none, by why.
 
     Raises:
         SettingsChanged: the store holds answers drawn in another way.
@@ -93,7 +94,7 @@ def _learnt(rows: Dataset, answers: Answers, followup: str) -> Revisions:
         completion = [{"role": "assistant", "content": revisions[place]["completion"]}]
         return {"id": revisions[place]["id"], "prompt": [*row["prompt"], *turns], "completion": completion}
 
-    columns = [name for name in ("id", "prompt", "images") if name in picked.column_names]
+    columns = [name for name in ("id", "prompt", *IMAGE_COLUMNS) if name in picked.column_names]
     return Revisions(picked.select_columns(columns).map(with_turns, with_indices=True), dict(dropped))
 
 
