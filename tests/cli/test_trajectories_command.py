@@ -87,6 +87,9 @@ def test_hard_categories_and_log_probabilities(tmp_path, capsys):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:
         hard = ["--hard-reasoner", "large", "--hard-reasoner-server", server.url]
+        with pytest.raises(SystemExit, match=r"no question has one of \['Dogs'\]; categories are 'cats', 'dogs'"):
+            main(arguments(str(path), output, server.url, *hard, "--hard-category", "Dogs"))
+        assert server.bodies == []
         hard += ["--hard-category", "dogs", "--hard-category", "owls"]
         main(
             arguments(str(path), output, server.url, *hard, "--logprobs", "--openai-only", "--caption-prompt", "Look.")

@@ -22,6 +22,7 @@ from .parsers import count, share
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
 _SELECTION = ("captions", "trajectories", "threshold", "keep", "rule", "unselected")
 _TOKENS = 32768  # the paper's limit
+_SHOWN = 10  # categories
 
 
 def add(command: ArgumentParser) -> None:
@@ -64,6 +65,10 @@ def run(arguments: Namespace) -> None:
     def sample(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ...sophia.sampling import OffPolicySampling, make_off_policy_data
 
+        categories = set(rows["category"][:])
+        if hard and arguments.share is None and not hard & categories:
+            known = ", ".join(map(repr, sorted(categories - {None})[:_SHOWN])) or "none"
+            raise WrongArgument(f"--hard-category: no question has one of {sorted(hard)}; categories are {known}")
         params = replace(settings.pop("sampling_params"), logprobs=arguments.logprobs)
         return make_off_policy_data(
             rows,
