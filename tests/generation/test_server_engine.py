@@ -245,6 +245,27 @@ def test_a_model_of_another_name_is_warned_of_once(caplog):
     assert re.fullmatch(r"http://\S+/v1 was asked for the model 'owner/qwen-7b', and 'llama-70b' answered", warning)
 
 
+class Parsing(Handler):
+    """Takes the thoughts out of answers, under the name that it is asked."""
+
+    def answer(self, body):
+        name, _, _ = self.noted(body)
+        choice = {"index": 0, "message": {"content": "7", name: "3 + 4"}, "finish_reason": "stop"}
+        self.reply(200, {"choices": [choice]})
+
+
+def test_a_server_that_takes_thoughts_out_of_answers_is_warned_of_once(caplog):
+    for name, times in (("reasoning_content", 1), ("reasoning", 1), ("refusal_of_others", 0)):
+        caplog.clear()
+        with chat_stub(Parsing) as stub:
+            engine = ServerEngine("m", stub.url, openai_only=True)
+            found = engine.sample([asked(name)] * 2, SamplingParams())
+        assert [texts(outcome) for outcome in found] == [["7"]] * 2
+        assert [message.endswith("start it without a reasoning parser") for message in caplog.messages] == [
+            True
+        ] * times
+
+
 def test_log_probabilities_that_do_not_come_are_missed(stub):
     scored, unscored = engine_at(stub).sample([asked("scored"), asked("a")], SamplingParams(logprobs=True))
     assert (scored[0].logprobs, scored[0].token_ids) == ([-0.5, -0.25], [5, 6])

@@ -219,6 +219,7 @@ class ServerEngine:
                 )
             samples = _read_reply(reply, sampling_params)
             self._warn_of_other_model(reply, url)
+            self._warn_of_hidden_thoughts(reply, url)
             return samples
         except (AttributeError, KeyError, TypeError) as error:
             raise RequestFailed(
@@ -239,6 +240,16 @@ class ServerEngine:
         if self.model.lower() not in answered.lower() and answered.lower() not in self.model.lower():
             self._warned_of.add(answered)
             logger.warning("%s was asked for the model %r, and %r answered", url, self.model, answered)
+
+    def _warn_of_hidden_thoughts(self, reply: Any, url: str) -> None:
+        """Warn once of a server that takes thoughts out of answers: a policy would never learn them."""
+        if url not in self._warned_of and any(_hidden_thoughts(choice["message"]) for choice in reply["choices"]):
+            self._warned_of.add(url)
+            logger.warning(
+                "%s puts the thoughts of an answer beside it, where they are not read: rows that are made of such "
+                "answers have none. Fix: start it without a reasoning parser",
+                url,
+            )
 
     def _fields(self, request: Request, sampling_params: SamplingParams) -> dict[str, Any]:
         """A call's fields except messages, number and seed."""
@@ -353,7 +364,7 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
     text = _text_of(message.get("content"))
     if reason not in ("stop", "length") or message.get("refusal"):
         raise ValueError(f"the answer ended with {message.get('refusal') or reason!r}; expected stop or length")
-    if text is None and (message.get("reasoning_content") or message.get("reasoning")):
+    if text is None and _hidden_thoughts(message):
         raise ValueError("the server put the whole answer into its reasoning; start it without a reasoning parser")
     stopped_by = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's names
     text = text or ""
@@ -361,6 +372,11 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
         text += stopped_by
     logprobs = _logprobs(choice) if sampling_params.logprobs else None
     return Sample(text, reason, choice.get("token_ids"), logprobs, counted_tokens)
+
+
+def _hidden_thoughts(message: Mapping[str, Any]) -> str | None:
+    """The thoughts that a reasoning parser has taken out of an answer, under vLLM's older or newer name."""
+    return message.get("reasoning_content") or message.get("reasoning")
 
 
 def _text_of(content: Any) -> str | None:
