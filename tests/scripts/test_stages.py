@@ -337,6 +337,12 @@ def test_a_setting_that_switches_pushing_off_is_taken(tmp_path):
     assert args.config("learn", tmp_path).push_to_hub is False
 
 
+def test_sophia_s_prompt_of_thinking_rows_is_no_field_of_its_sampling():
+    """The argument takes its place."""
+    args = SophiaArguments("miniature/adding", sampling={"keep": 2, "thinking_prompt": "Think."})
+    assert [fault[:2] for fault in args.unknown_settings()] == [("sampling", "thinking_prompt")]
+
+
 def test_sophia_s_data_to_mix_in_are_checked_too(tmp_path):
     args = SophiaArguments("miniature/adding", mixed_in={"text": {"dataset": "rows.parquet", "shar": 0.2}})
     (fault,) = args.unknown_settings()

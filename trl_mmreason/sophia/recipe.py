@@ -78,6 +78,8 @@ def drawn_trajectories(
     return data
 
 
+# Those have arguments of their own, or no form in a file.
+_NOT_IN_SAMPLING = ("reason", "caption_sampling_params", "sampling_params", "thinking_prompt")
 _REINFORCED = (
     *("difficulty", "thinking_prompt", "judge_model"),
     *("max_completion_length", "dataset_name", "train_rows"),
@@ -129,7 +131,10 @@ class SophiaArguments(StagedArguments):
     ASKING = ("grpo", "base_grpo")
     SECTIONS = {
         "warm_up": "OffPolicyRewardConfig",
-        "sampling": (*(each.name for each in fields(OffPolicySampling)), "caption_tokens", "tokens"),
+        "sampling": (
+            *(each.name for each in fields(OffPolicySampling) if each.name not in _NOT_IN_SAMPLING),
+            *("caption_tokens", "tokens"),
+        ),
         "update": "OffPolicyRewardConfig",
         "grpo": "MixedGroupsGRPOConfig",
         "difficulty": ("n", "low", "high"),
