@@ -564,6 +564,7 @@ def test_evaluation_has_groups_of_its_own_size(answering):
         ({"judge": False, "low_threshold": 0.3}, "nothing is modulated"),
         ({"vote": "none", "high_weight": 0.1}, "nothing is modulated"),
         ({"advantages": "grpo", "alpha": 2.0}, "alpha=2.0 is for advantages='log_sum_exp'"),
+        ({"scale_rewards": False}, "scale_rewards='none' is for advantages='grpo'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

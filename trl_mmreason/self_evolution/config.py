@@ -147,6 +147,10 @@ class SelfEvolutionConfig(RolloutConfig):
             )
         if self.advantages == "grpo" and self.alpha != 1.0:
             raise ValueError(f"SelfEvolutionConfig: alpha={self.alpha} is for advantages='log_sum_exp'; leave it 1.0.")
+        if self.advantages == "log_sum_exp" and self.scale_rewards != "group":
+            raise ValueError(
+                f"SelfEvolutionConfig: scale_rewards={self.scale_rewards!r} is for advantages='grpo'; leave it 'group'."
+            )
         if not 0 <= self.low_weight <= 1:
             raise ValueError(
                 f"SelfEvolutionConfig: low_weight={self.low_weight}, expected 0 to 1: above 1, agreeing would lower "
