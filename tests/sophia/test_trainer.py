@@ -509,6 +509,7 @@ def test_behavior_logps_that_cannot_be_used_are_named(logps, level, message, tra
         ({"beta": -0.1}, "beta=-0.1"),
         ({"importance_clip_high": float("inf")}, "importance_clip_high=inf"),
         ({"importance_clip_low": 1.5}, "importance_clip_low=1.5"),
+        ({"importance_clip_high": 5.0}, "importance_clip_high=5.0 are for importance_sampling='sequence' or 'token'"),
         ({"trainable_parts": ["vision", "audio"]}, "trainable_parts=.*audio"),
         ({"trainable_parts": []}, "trainable_parts="),
         ({"freeze_vision_encoder": True}, "say it with trainable_parts"),

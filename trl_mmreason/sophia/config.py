@@ -80,6 +80,13 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
                 f"importance_clip_high={self.importance_clip_high}, expected 0 ≤ low ≤ 1 ≤ high < ∞: on the policy "
                 "a weight is 1, and that of a long completion may be any number."
             )
+        usual = OffPolicyRewardConfig.importance_clip_low, OffPolicyRewardConfig.importance_clip_high
+        if self.importance_sampling == "none" and self.importance_clip != usual:
+            raise ValueError(
+                f"OffPolicyRewardConfig: importance_clip_low={self.importance_clip_low} and "
+                f"importance_clip_high={self.importance_clip_high} are for importance_sampling='sequence' or 'token'; "
+                "leave them out."
+            )
         check_chosen("OffPolicyRewardConfig", self.trainable_parts)
         for name, required in _UNUSED.items():
             if getattr(self, name) != required:
