@@ -5,7 +5,7 @@ import torch
 from datasets import Dataset
 from support import load
 
-from trl_mmreason.sophia.rewarded_rows import RewardedCompletions, check_behavior, completion_ids
+from trl_mmreason.sophia.rewarded_rows import RewardedCompletions, check_behavior, completion_ids, rewarded_rows
 
 END = 2
 NAN = float("nan")
@@ -21,6 +21,12 @@ def placed(level, *logps):
 
 def is_equal(found, expected):
     return torch.equal(found.nan_to_num(99.0), torch.tensor(expected).nan_to_num(99.0))
+
+
+def test_rows_of_reward_0_are_left_out_and_counted(caplog):
+    rows = Dataset.from_list([{"reward": reward} for reward in (0.0, -1.0, 0.0)])
+    assert rewarded_rows(rows, "Name")["reward"][:] == [-1.0]
+    assert caplog.messages == ["Name: 2 of 3 rows have a reward of 0 and are left out; errors number the rest"]
 
 
 def test_each_token_has_its_own():

@@ -40,7 +40,12 @@ def rewarded_rows(rows: Any, name: str) -> Any:
         if not len(rewarded):
             raise ValueError(f"{name}: the reward of all {len(rows)} rows is 0, so that none has a gradient.")
         if left_out := len(rows) - len(rewarded):
-            logger.warning("%s: %d of %d rows have a reward of 0 and are left out", name, left_out, len(rows))
+            logger.warning(
+                "%s: %d of %d rows have a reward of 0 and are left out; errors number the rest",
+                name,
+                left_out,
+                len(rows),
+            )
     return rewarded
 
 
