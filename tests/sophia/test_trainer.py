@@ -123,8 +123,10 @@ def two_steps(model, folder, rows_a_process):
     rows = rewarded(8, behavior_logps=[[-45.0 - 5 * k] for k in range(8)])
     settings = {"importance_sampling": "sequence", "importance_clip_high": 3.0, "beta": 0.1}
     settings |= {"optim": "sgd", "learning_rate": 1e-4, "max_grad_norm": 0.0, "max_steps": 2}
+    settings |= {"trainer_kwargs": {"eval_dataset": Dataset.from_list(rows[:3])}, "per_device_eval_batch_size": 1}
     trainer = trainer_for(model, folder, rows, per_device_train_batch_size=rows_a_process, **settings)
     trainer.train()
+    trainer.evaluate()
     logged = {
         f"{name}/{step}": value
         for step, entry in enumerate(trainer.state.log_history)
@@ -135,7 +137,10 @@ def two_steps(model, folder, rows_a_process):
 
 @pytest.mark.full
 def test_two_processes_are_one(checkpoints, tmp_path):
-    """Loss, metrics and weights, with importance weights and a KL term; completions of one process are longer."""
+    """Loss, metrics and weights, with importance weights and a KL term; completions of one process are longer.
+
+    In evaluation one of two processes has one row less, and is given another one again.
+    """
     alone, pair = one_and_two(two_steps, checkpoints("qwen2_vl"), tmp_path, 4)
     for shared in pair:
         assert shared["logged"] == pytest.approx(alone["logged"], rel=1e-3)

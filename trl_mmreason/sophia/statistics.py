@@ -27,8 +27,8 @@ SUMS = (
 
 
 @torch.no_grad()
-def batch_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: ImportanceWeights | None) -> Tensor:
-    """Compute the sums of a micro-batch, in the order of `SUMS`.
+def row_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: ImportanceWeights | None) -> Tensor:
+    """Compute (B, 12), the sums of each row of a micro-batch, in the order of `SUMS`.
 
     Args:
         outputs: results of TRL's fused head: `log_probs`, `entropy`, `is_top1`, `label_mask`, each (B, T), 0 where
@@ -38,26 +38,30 @@ def batch_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: Impor
         weights: (B, 1) or (B, T); `None` without importance sampling.
     """
     mask = outputs.label_mask.bool()
-    sums = [len(rewards), mask.sum(), rewards.sum()]
-    sums += [field.sum() for field in (outputs.log_probs, outputs.entropy, outputs.is_top1, divergence)]
+    sums = [torch.ones_like(rewards), mask.sum(dim=1), rewards]
+    sums += [field.sum(dim=1) for field in (outputs.log_probs, outputs.entropy, outputs.is_top1, divergence)]
     if weights is None:
-        sums += [0.0] * 5
+        sums += [torch.zeros_like(rewards)] * 5
     else:
         counted = mask if weights.values.shape == mask.shape else torch.ones_like(weights.truncated)
-        values = weights.values[counted]
-        sums += [counted.sum(), values.sum(), (values**2).sum(), weights.truncated[counted].sum(), values.max()]
-    # Not float64, which MPS has not.
-    return torch.stack([torch.as_tensor(value, dtype=torch.float32, device=mask.device) for value in sums])
+        values = weights.values.where(counted, 0.0)
+        truncated = weights.truncated & counted
+        sums += [each.sum(dim=1) for each in (counted, values, values**2, truncated)] + [values.amax(dim=1)]
+    return torch.stack([each.float() for each in sums], dim=1)  # not float64, which MPS has not
+
+
+def summed(sums: Tensor) -> Tensor:
+    """Add rows or micro-batches up, (N, 12) → (1, 12)."""
+    return torch.cat([sums[:, :-1].sum(dim=0, keepdim=True), sums[:, -1:].amax(dim=0, keepdim=True)], dim=1)
 
 
 def metrics_of(sums: Tensor) -> dict[str, float]:
     """Compute the metrics from the summed micro-batches; those of importance weights only if there are any.
 
     Args:
-        sums: (micro-batches, 12), each in the order of `SUMS`.
+        sums: (N, 12) of rows or micro-batches, each in the order of `SUMS`.
     """
-    sums = sums.cpu().double()
-    total = dict(zip(SUMS, sums.sum(dim=0).tolist(), strict=True))
+    total = dict(zip(SUMS, summed(sums.cpu().double())[0].tolist(), strict=True))
     tokens, weights = max(total["tokens"], 1.0), total["weights"]
     metrics = {
         "reward": total["reward"] / total["rows"],
@@ -70,7 +74,7 @@ def metrics_of(sums: Tensor) -> dict[str, float]:
     if weights:
         metrics |= {
             "importance_weight/mean": total["weight"] / weights,
-            "importance_weight/max": sums[:, SUMS.index("largest_weight")].max().item(),
+            "importance_weight/max": total["largest_weight"],
             "importance_weight/truncated_frac": total["truncated"] / weights,
             # (Σw)² / Σw²: how many samples of weight 1 they are worth; 0 if all weights are 0
             "importance_weight/effective_sample_size": total["weight"] ** 2 / (total["weight_squared"] or math.inf),

@@ -21,7 +21,7 @@ from .config import OffPolicyRewardConfig
 from .objective import importance_weights, off_policy_loss
 from .recipe import PAPER
 from .rewarded_rows import RewardedCompletions, check_behavior, rewarded_rows
-from .statistics import batch_sums, metrics_of
+from .statistics import metrics_of, row_sums, summed
 
 _OWN_INPUTS = ("rewards", "behavior_logps", "shift_labels")
 
@@ -144,8 +144,10 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         weights = None
         if behavior is not None:
             weights = importance_weights(logps, behavior, mask, args.importance_sampling, args.importance_clip)
-        sums = batch_sums(outputs, rewards, divergence, weights)
-        self._since_log[self.model.training].append(self.accelerator.gather(sums.unsqueeze(0)))
+        sums, training = row_sums(outputs, rewards, divergence, weights), self.model.training
+        # In evaluation by row, so that those which fill the last batch of several processes can be left out.
+        gather = self.accelerator.gather if training else self.accelerator.gather_for_metrics
+        self._since_log[training].append(gather(summed(sums) if training else sums))
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
