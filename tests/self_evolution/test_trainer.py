@@ -222,6 +222,18 @@ def test_the_judge_sees_question_image_and_response_and_no_answer(answering):
     assert sorted({len(request.images) for request in judge.asked}) == sorted({len(row["images"]) for row in rows})
 
 
+def test_the_judge_sees_an_image_inside_the_prompt(answering):
+    """Where a transform of the data set puts it, and no column holds it."""
+    (image,), judge = drawn_rows(1)[0]["images"], judge_by(SCORES)
+    parts = [{"type": "image", "image": image}, {"type": "text", "text": "3+4?"}]
+    rows = Dataset.from_list(drawn_rows(2)).select_columns("prompt")
+    asked = rows.with_transform(
+        lambda batch: {"prompt": [[{"role": "user", "content": parts}] for _ in batch["prompt"]]}
+    )
+    answering(rows=asked, judge=judge).train()
+    assert {len(request.images) for request in judge.asked} == {1}
+
+
 def test_a_reply_that_cannot_be_read_is_asked_for_once_more(logged):
     """ "one" is read the second time, "two" never, "three" fails: these two are neutral, g = 1."""
 

@@ -27,6 +27,7 @@ from ..generation.engine import Engine, Failure, Request, SamplingParams, derive
 from ..grading import Grader, equivalent
 from ..grading.async_rewards import Ahead
 from ..jobs.asking import ask_until_read
+from ..messages import images_inside
 from ..replies import ReplyCount
 from .config import SelfEvolutionConfig
 from .objective import judge_modulation, majority_vote, self_consistency
@@ -234,7 +235,7 @@ class SelfEvolutionRewards:
         for text, prompt, row_images, seed, response in zip(texts, prompts, images, seeds, responses, strict=True):
             if response.is_single and seed not in requests:
                 message = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
-                seen = images_of({"images": row_images})
+                seen = images_of({"images": row_images}) or images_inside(prompt)
                 requests[seed] = Request([{"role": "user", "content": message}], seen, seed=seed)
         return requests
 
