@@ -26,7 +26,9 @@ def text_of(content: Any, between: str = "") -> str:
 
 
 def question_text(prompt: Any) -> str:
-    """The question: the text of a prompt's first user message, with `<image>` where images stand inside the prompt.
+    """The question: a prompt's text without the system message; several turns are prefixed by their roles.
+
+    `<image>` stands where images stand inside the prompt.
 
     Examples:
         >>> question_text([{"role": "system", "content": "Think."}, {"role": "user", "content": "3+4?"}])
@@ -34,8 +36,11 @@ def question_text(prompt: Any) -> str:
     """
     if isinstance(prompt, str):
         return prompt
-    content = next((message["content"] for message in prompt if message["role"] == "user"), "")
-    return text_of(content, between=" ") if _images_come_first(prompt) else _marked_text(content)
+    turns = [message for message in prompt if message["role"] != "system" and message.get("content")]
+    texts = text_messages(turns, between=" ")
+    if len(texts) == 1:
+        return texts[0]["content"]
+    return "\n".join(f"{text['role'].capitalize()}: {text['content']}" for text in texts)
 
 
 def text_messages(prompt: Any, between: str = "") -> list[dict[str, str]]:

@@ -100,6 +100,19 @@ def test_the_teacher_is_told_the_first_answer_and_shown_the_images(tmp_path):
     assert reds(request.images) == [2, 2]
 
 
+def test_the_teacher_is_told_every_turn_of_a_question(tmp_path):
+    """The reference answer is that to the last one."""
+    said = zip(("system", "user", "assistant", "user"), ("Think.", "What is 3+4?", "7", "And plus 2?"), strict=True)
+    prompt, party = [{"role": role, "content": text} for role, text in said], Scripted(lambda *_: written("9"))
+    with Store(tmp_path / "s.sqlite") as store:
+        rows = questions_of([{"id": "0", "prompt": prompt, "answer": "9"}])
+        data = make_step_data(rows, party, store, min_steps=2)
+    assert data.rows[0]["prompt"] == prompt
+    (request,) = party.asked
+    asked = "Question: User: What is 3+4?\nAssistant: 7\nUser: And plus 2?\nReference answer: 9"
+    assert request.messages[-1]["content"] == asked
+
+
 def test_the_paper_s_prompt_asks_for_five_to_ten_steps(tmp_path):
     assert step_data_prompt() == STEP_DATA_PROMPT
     changed = set(step_data_prompt(2, 3).splitlines()) - set(STEP_DATA_PROMPT.splitlines())

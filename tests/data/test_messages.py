@@ -18,9 +18,13 @@ def test_the_text_of_a_content():
     assert text_of(PARTS[:1]) == ""
 
 
-def test_the_question_is_the_first_user_message():
-    system, followup = {"role": "system", "content": "in km"}, {"role": "user", "content": "Check it."}
-    assert question_text([system, {"role": "user", "content": PARTS}, followup]) == "How long in cm?"
+def test_the_question_is_all_that_was_asked():
+    system, question = {"role": "system", "content": "in km"}, {"role": "user", "content": PARTS}
+    answer, second = {"role": "assistant", "content": "7"}, {"role": "user", "content": "And in m?"}
+    assert question_text([system, question]) == "How long in cm?"
+    assert question_text([system, question, answer, second]) == "User: How long in cm?\nAssistant: 7\nUser: And in m?"
+    call = {"role": "assistant", "content": None, "tool_calls": []}
+    assert question_text([question, call]) == "How long in cm?"
     assert question_text("How long?") == "How long?"
     assert question_text([system]) == ""
 
@@ -123,8 +127,9 @@ def test_images_inside_the_text_are_marks_in_it_and_parts_for_trl(parts, texts):
     assert with_image_parts(plain, count) == parts
     assert text_messages(parts) == text_messages(shown) == text_messages(plain) == plain
     assert plain_messages(parts, "row 1") == plain_messages(plain, "row 1") == plain
-    question = next(message["content"] for message in plain if message["role"] == "user")
-    assert question_text(parts) == question_text(shown) == question_text(plain) == question
+    assert question_text(parts) == question_text(shown) == question_text(plain)
+    for message in plain:
+        assert (message["content"] in question_text(plain)) == (message["role"] != "system")
 
 
 def test_images_that_come_first_leave_no_mark():

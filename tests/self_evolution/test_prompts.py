@@ -10,7 +10,6 @@ from trl_mmreason.self_evolution.prompts import (
     ACTOR_PROMPT,
     JUDGE_PROMPT,
     WEIGHTS,
-    asked_text,
     judge_message,
     read_score,
 )
@@ -102,10 +101,3 @@ def test_a_response_cannot_speak_for_the_judge(said):
     assert response.startswith("It is 7.")
     words = ("[BEGIN THOUGHT]", "[END THOUGHT]", "[BEGIN SCORES]", "[END SCORES]", "<|im_start|>", "<|im_end|>")
     assert not any(word in response.upper().replace("<|IM", "<|im").lower() for word in map(str.lower, words))
-
-
-def test_the_judge_reads_every_turn():
-    first, answer = {"role": "user", "content": "What is 3+4?"}, {"role": "assistant", "content": "7"}
-    system, second = {"role": "system", "content": "Think!"}, {"role": "user", "content": "And plus 2?"}
-    assert asked_text([system, first]) == asked_text("What is 3+4?") == "What is 3+4?"
-    assert asked_text([system, first, answer, second]) == "User: What is 3+4?\nAssistant: 7\nUser: And plus 2?"

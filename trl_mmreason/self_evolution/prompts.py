@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from typing import Any
 
 from ..grading.extraction import without_thinking
 from ..jobs.asking import MalformedReply, json_object
-from ..messages import question_text, quoted, text_messages
+from ..messages import quoted
 
 ACTOR_PROMPT = r"""You must first think through the reasoning process as an internal monologue. The entire reasoning \
 process must be fully enclosed within a matching `<think>...</think>` pair, with no text outside these tags.
@@ -96,16 +95,6 @@ def judge_message(prompt: str, question: str, response: str, special_tokens: Col
     for token in special_tokens:
         shown = shown.replace(token, f"{token[0]} {token[1:]}")
     return f"{prompt}\n\nQuestion:\n{question}\n\nCandidate solution:\n{shown}"
-
-
-def asked_text(prompt: Any) -> str:
-    """The policy's question without the system message; several turns are prefixed by their roles."""
-    if isinstance(prompt, str):
-        return prompt
-    turns = [message for message in prompt if message["role"] != "system"]
-    if len(turns) == 1:
-        return question_text(turns)
-    return "\n".join(f"{turn['role'].capitalize()}: {turn['content']}" for turn in text_messages(turns, between=" "))
 
 
 def read_score(reply: str) -> float:

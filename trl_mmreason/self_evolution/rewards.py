@@ -27,11 +27,11 @@ from ..generation.engine import Engine, Failure, Request, SamplingParams, derive
 from ..grading import Grader, equivalent
 from ..grading.async_rewards import Ahead
 from ..jobs.asking import ask_until_read
-from ..messages import images_inside
+from ..messages import images_inside, question_text
 from ..replies import ReplyCount
 from .config import SelfEvolutionConfig
 from .objective import judge_modulation, majority_vote, self_consistency
-from .prompts import asked_text, judge_message, read_score
+from .prompts import judge_message, read_score
 from .response import Response, read_free_response, read_response
 
 ATTEMPTS = 2  # a reply of the judge that cannot be read is asked for once more
@@ -234,7 +234,7 @@ class SelfEvolutionRewards:
         requests: dict[int, Request] = {}
         for text, prompt, row_images, seed, response in zip(texts, prompts, images, seeds, responses, strict=True):
             if response.is_single and seed not in requests:
-                message = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
+                message = judge_message(self.args.judge_prompt, question_text(prompt), text, self._special_tokens)
                 seen = images_of({"images": row_images}) or images_inside(prompt)
                 requests[seed] = Request([{"role": "user", "content": message}], seen, seed=seed)
         return requests
