@@ -82,6 +82,14 @@ def test_a_second_answer_that_is_missing_is_wrong_or_earns_nothing(processor):
         assert [transition(one) for one in found] == ["1→0", "0→0"]
 
 
+@pytest.mark.parametrize("verdicts", [(None, True), (True, None)])
+def test_an_answer_that_a_judge_left_open_has_no_effect(verdicts):
+    """A judge's reply about one of the two answers could not be read."""
+    read = {"reflects": True, "solves_again": True, "reflection_tokens": 7}
+    sample = {"turns": [{"correct": verdict} for verdict in verdicts], "extra": read}
+    assert Reflection().measures(sample) == {"reflection_tokens": 7}
+
+
 def test_a_thought_that_the_template_opened_belongs_to_the_response(processor):
     processor.chat_template += "{% if add_generation_prompt and think %}<think>\n{% endif %}"
     whole = f"{SOLUTION.format(2)} {CHECK} {SOLUTION.format(2)}"

@@ -64,9 +64,10 @@ class Reflection:
         """
         read = sample["extra"]
         lengths = {"reflection_tokens": read["reflection_tokens"] or None}
-        first, *others = [turn["correct"] for turn in sample["turns"]]
-        if first is None:
+        verdicts = [turn["correct"] for turn in sample["turns"]]
+        if None in verdicts:
             return lengths
+        first, *others = verdicts
         counts = read["reflects"] if self.missing_second_is_wrong else read["solves_again"]
         return {"effectiveness": float(effectiveness(first, any(others), counts)), **lengths}
 
