@@ -25,12 +25,13 @@ from transformers import (
 )
 from trl.trainer.utils import use_adapter
 
-from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.chain_of_step.tokens import add_chain_tokens, chain_token_ids
 from trl_mmreason.generation.engine import Request, SamplingParams
 from trl_mmreason.generation.transformers_engine import TransformersEngine
 
+CHAIN_SFT = "ChainOfStepSFTTrainer"
 SUPERVISED = [name for name in TRAINERS if name not in GRPO]
-OWN = {name: {"freeze_vision_encoder": False} for name in ("ChainOfStepSFTTrainer", "ProcessRewardTrainer", DPO)}
+OWN = {name: {"freeze_vision_encoder": False} for name in (CHAIN_SFT, "ProcessRewardTrainer", DPO)}
 OWN["SRPOTrainer"] = OWN[DPO]
 OWN["MixedGroupsGRPOTrainer"] = {"trainable_parts": ["language"]}
 OWN["OffPolicyRewardTrainer"] = {"trainable_parts": ["language"]}
@@ -54,6 +55,19 @@ def text_rows(name):
 def test_rows_without_images_train(name, policy, tmp_path):
     trainer = make(name, policy, tmp_path, rows=text_rows(name), **OWN.get(name, {}))
     before = weights_of(trainer.model)
+    trainer.train()
+    assert changed_weights(trainer.model, before) == set(before)
+
+
+def test_a_policy_without_the_tokens_of_chains_learns_them(tmp_path):
+    """TRL's constructor encodes rows of text, by a tokenizer that has to have the tokens by then."""
+    folder = saved_reasoner("qwen2", tmp_path / "plain")
+    rows = rows_of(CHAIN_SFT).map(lambda row: {"images": []})
+    trainer = make(CHAIN_SFT, folder, tmp_path / "run", rows=rows, **OWN[CHAIN_SFT])
+    ids = set(chain_token_ids(trainer.processing_class).values())
+    assert ids <= {token for row in trainer.train_dataset for token in row["labels"]}
+    before = weights_of(trainer.model)
+    assert set(trainer.model.config.chain_of_step_tokens.values()) == ids
     trainer.train()
     assert changed_weights(trainer.model, before) == set(before)
 

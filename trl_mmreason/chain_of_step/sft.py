@@ -7,8 +7,8 @@ from typing import Any
 from ..training.sft import CompletionSFTTrainer
 from .config import ChainOfStepSFTConfig
 from .recipe import PAPER
-from .template import EXAMPLE, ChainError, parse_chain
-from .tokens import add_chain_tokens
+from .template import EXAMPLE, SPECIAL_TOKENS, ChainError, parse_chain
+from .tokens import add_chain_tokens, add_to_tokenizer
 
 
 class ChainOfStepSFTTrainer(CompletionSFTTrainer):
@@ -28,9 +28,12 @@ class ChainOfStepSFTTrainer(CompletionSFTTrainer):
 
     args: ChainOfStepSFTConfig
 
-    def __init__(self, model: Any, **kwargs: Any) -> None:
-        super().__init__(model, **kwargs)
-        add_chain_tokens(self.accelerator.unwrap_model(self.model), self.processing_class)
+    def check_tokenizer(self, processing_class: Any) -> None:
+        """Add the tokens before TRL's constructor encodes the rows of a text-only policy."""
+        self._are_new = add_to_tokenizer(processing_class) == {*SPECIAL_TOKENS}
+
+    def add_tokens(self, policy: Any) -> None:
+        add_chain_tokens(policy, self.processing_class, already_trained=False if self._are_new else None)
 
     @staticmethod
     def problem_of(completion: str) -> str | None:

@@ -66,12 +66,8 @@ def add_chain_tokens(
         ValueError: tokenizer and model do not fit each other, it cannot be known whether the rows are trained, the
             model has adapters already, or its weights are not here.
     """
-    tokenizer = tokenizer_of(processing_class)
-    known = tokenizer.get_vocab()
-    tokenizer.add_tokens(
-        [AddedToken(token, special=False, normalized=False) for token in SPECIAL_TOKENS if token not in known]
-    )
-    ids = chain_token_ids(tokenizer)
+    added = add_to_tokenizer(processing_class)
+    tokenizer, ids = tokenizer_of(processing_class), chain_token_ids(processing_class)
     recorded = getattr(model.config, _RECORD, None)
     if recorded is not None:
         if recorded != ids:
@@ -81,7 +77,7 @@ def add_chain_tokens(
             )
         return ids
     rows = model.get_input_embeddings().weight.shape[0]
-    new = [token for token in SPECIAL_TOKENS if token not in known or ids[token] >= rows]
+    new = [token for token in SPECIAL_TOKENS if token in added or ids[token] >= rows]
     new += _rows_to_decide_on(set(SPECIAL_TOKENS) - set(new), already_trained)
     if new:
         _check_writable(model)
@@ -93,6 +89,16 @@ def add_chain_tokens(
             _set_rows_to_means(embeddings.weight, definitions)
     setattr(model.config, _RECORD, ids)
     return ids
+
+
+def add_to_tokenizer(processing_class: ProcessingClass) -> set[str]:
+    """Add the template's tokens to a tokenizer alone; return those that it lacked."""
+    tokenizer = tokenizer_of(processing_class)
+    added = set(SPECIAL_TOKENS) - set(tokenizer.get_vocab())
+    tokenizer.add_tokens(
+        [AddedToken(token, special=False, normalized=False) for token in SPECIAL_TOKENS if token in added]
+    )
+    return added
 
 
 def chain_token_ids(processing_class: ProcessingClass) -> dict[str, int]:

@@ -135,6 +135,7 @@ class CompletionSFTTrainer(
         self.data_collator = with_images(self.data_collator)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model), merger=args.freezes_merger)
+        self.add_tokens(self.accelerator.unwrap_model(self.model))
         prepare_models(self, padding)
 
     @staticmethod
@@ -145,6 +146,9 @@ class CompletionSFTTrainer(
     @staticmethod
     def check_tokenizer(processing_class: Any) -> None:
         """Refuse a processor that cannot express the format."""
+
+    def add_tokens(self, policy: Any) -> None:
+        """Add tokens of the format's own to the policy; its tokenizer has them from `check_tokenizer`."""
 
     def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
         """Check each completion and make it one message of the assistant; idempotent.
