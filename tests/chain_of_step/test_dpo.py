@@ -243,10 +243,12 @@ def raise_at(number, owner, name):
 
 @pytest.mark.full
 def test_a_finished_run_does_nothing_and_more_rounds_go_on(bases, tmp_path):
-    trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1).train()
+    first = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1)
+    first.train()
     again = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1)
     again.train()
     assert again.sampler.calls == 0
+    assert again.rounds == first.rounds != []
     assert same(again.model, load(str(tmp_path / "round-1" / "policy"))[0])
     assert again.state.global_step == 2
     more = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=2)

@@ -175,6 +175,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
                 f"in output_dir, {self.args.output_dir}. Leave it out, or set output_dir."
             )
         output, finished = TrainOutput(0, 0.0, {}), 0
+        self.rounds = self._recorded()
         with Store(self._root / "rounds.sqlite", elsewhere="another output_dir") as store:
             store.fix_settings("rounds", self._deciding)
             store.fix_settings("paths", self._drawing)  # the stages of a round know nothing of another round's
@@ -349,15 +350,19 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
 
     def _record(self, finished: int, name: str, metrics: dict[str, float]) -> None:
         """Store and log the metrics of the policy after this many rounds."""
-        file = self._root / "rounds.json"
-        known = {entry["round"]: entry for entry in json.loads(file.read_text())} if file.exists() else {}
+        known = {entry["round"]: entry for entry in self._recorded()}
         # a mean of nothing is not a number, which JSON does not have
         known.setdefault(finished, {"round": finished})[name] = {k: v for k, v in metrics.items() if not isnan(v)}
         self.rounds = [known[number] for number in sorted(known)]
         if self.is_world_process_zero():
-            write_whole(file, json.dumps(self.rounds, indent=2))  # others may be reading the file
+            write_whole(self._root / "rounds.json", json.dumps(self.rounds, indent=2))  # others may be reading the file
         self.accelerator.wait_for_everyone()
         _logger.info("after %d rounds, %s: %s", finished, name, metrics)
+
+    def _recorded(self) -> list[dict[str, Any]]:
+        """The measures of the rounds so far."""
+        file = self._root / "rounds.json"
+        return json.loads(file.read_text()) if file.exists() else []
 
     @property
     def _root(self) -> FilePath:
