@@ -260,7 +260,11 @@ def test_a_finished_run_does_nothing_and_more_rounds_go_on(bases, tmp_path):
 @pytest.mark.full
 def test_other_settings_are_refused_and_lose_nothing(bases, tmp_path):
     trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1).train()
-    for changed, problem in (({"beta": 0.5}, "beta: '0.1' → '0.5'"), ({"num_paths": 4}, "num_paths: '3' → '4'")):
+    for changed, problem in (
+        ({"beta": 0.5}, "beta: '0.1' → '0.5'"),
+        ({"num_paths": 4}, "num_paths: '3' → '4'"),
+        ({"label_smoothing": 0.1}, r"label_smoothing: \(absent\) → '0.1'"),
+    ):
         with pytest.raises(SettingsChanged, match=problem):
             trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=2, **changed).train()
         assert (tmp_path / "round-1" / "policy").exists()

@@ -29,7 +29,7 @@ from accelerate.utils import broadcast_object_list, is_peft_model
 from datasets import Dataset
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import TrainOutput
-from trl import DPOTrainer
+from trl import DPOConfig, DPOTrainer
 
 from ..compat.chat_template import token_counter
 from ..compat.model_parts import freeze_vision_encoder
@@ -81,6 +81,10 @@ _DECIDING = (
     *("learning_rate", "num_train_epochs", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "seed"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "optim"),
     *("adam_beta1", "adam_beta2", "max_grad_norm"),
+)
+_SELDOM_SET = (  # which decide, too, and are compared only where they are set, so that earlier runs go on
+    *("label_smoothing", "loss_weights", "ld_alpha", "use_weighting", "f_divergence_type", "f_alpha_divergence_coef"),
+    *("discopop_tau", "disable_dropout", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "data_seed"),
 )
 
 
@@ -152,6 +156,7 @@ class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Check
         weights = broadcast_object_list([fingerprint(whole_parameters(policy))])[0]
         self._deciding = {
             **{name: str(getattr(args, name)) for name in _DECIDING},
+            **{name: str(one) for name in _SELDOM_SET if (one := getattr(args, name)) != getattr(DPOConfig, name)},
             "policy": weights,
             "questions": hashlib.sha256("".join(question_digests(self.questions)).encode()).hexdigest()[:16],
         }
