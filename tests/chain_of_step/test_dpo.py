@@ -474,7 +474,11 @@ def test_an_in_memory_policy_is_its_own_reference(bases, tmp_path):
         ({"max_length": 512}, "max_length=512 is not supported"),
         ({"precompute_ref_log_probs": True}, "the pairs are made during training"),
         ({"sync_ref_model": True}, "the reference is the SFT model"),
-        ({"eval_strategy": "steps", "eval_steps": 1}, "eval_strategy='steps' is not supported"),
+        (
+            {"eval_strategy": "steps", "eval_steps": 1},
+            "eval_strategy='steps' and eval_on_start=False are not supported",
+        ),
+        ({"eval_on_start": True}, "eval_on_start=True are not supported"),
     ],
 )
 def test_settings_that_make_no_sense(settings, problem):

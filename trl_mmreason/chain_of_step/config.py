@@ -178,11 +178,11 @@ class IterativeDPOConfig(DPOConfig):
         self._check_pairing()
         trajectory_score((), 0.0, self.step_weight)
         _ = self.sampling_params  # refuses what is out of range
-        if self.eval_strategy != "no":
+        if self.eval_strategy != "no" or self.eval_on_start:
             raise ValueError(
-                f"IterativeDPOConfig: eval_strategy={IntervalStrategy(self.eval_strategy).value!r} is not supported: "
-                "other questions are answered before the first and after each round. Leave it 'no', and pass them as "
-                "eval_dataset."
+                f"IterativeDPOConfig: eval_strategy={IntervalStrategy(self.eval_strategy).value!r} and eval_on_start="
+                f"{self.eval_on_start} are not supported: other questions are answered before the first and after each "
+                "round. Leave them 'no' and False, and pass these questions as eval_dataset."
             )
         if self.save_strategy == "best":
             raise ValueError(
