@@ -408,6 +408,7 @@ def test_the_defaults_that_the_paper_leaves_open(tmp_path):
     ("settings", "problem"),
     [
         ({"step_weight": 1.5}, "step_weight is 1.5, expected 0 to 1"),
+        ({"num_train_epochs": 1}, "num_train_epochs=1 has no effect beside max_steps=100, .* or set max_steps=-1"),
     ],
 )
 def test_settings_that_cannot_be_meant(tmp_path, settings, problem):

@@ -277,3 +277,11 @@ class ChainOfStepGRPOConfig(RolloutConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         trajectory_score((), 0.0, self.step_weight)  # refuses a weight that is out of range
+        if (
+            self.num_train_epochs != RolloutConfig.num_train_epochs
+            and self.max_steps == ChainOfStepGRPOConfig.max_steps
+        ):
+            raise ValueError(
+                f"ChainOfStepGRPOConfig: num_train_epochs={self.num_train_epochs} has no effect beside max_steps="
+                f"{self.max_steps}, the default here. Leave it out, or set max_steps=-1."
+            )
