@@ -14,13 +14,15 @@ def test_a_line_a_set_of_held_out_chains():
         "eval_seen_loss": 0.3,
         "eval_other_step_accuracy": 0.05,  # all answers of these were right, or all wrong: there is no AUROC
         "eval_other_answer_accuracy": float("nan"),
+        "eval_answers_answer_accuracy": 0.5,  # no step of these has a label
         "epoch": 1.0,
     }
     assert format_process_reward(metrics).splitlines() == [
         "process reward model, in percent",
-        "       step acc  answer acc  step AUROC  answer AUROC",
-        "seen       91.1        83.7       100.0          90.5",
-        "other       5.0         n/a         n/a           n/a",
+        "         step acc  answer acc  step AUROC  answer AUROC",
+        "seen         91.1        83.7       100.0          90.5",
+        "other         5.0         n/a         n/a           n/a",
+        "answers       n/a        50.0         n/a           n/a",
     ]
 
 

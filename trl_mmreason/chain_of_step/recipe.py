@@ -77,11 +77,11 @@ def format_process_reward(metrics: Mapping[str, float]) -> str:
     Args:
         metrics: result of `ProcessRewardTrainer.evaluate` with a dict of data sets.
     """
-    suffix = "_step_accuracy"
-    sets = [name.removeprefix("eval_").removesuffix(suffix) for name in metrics if name.endswith(suffix)]
     columns = [f"{part}_{kind}" for kind in ("accuracy", "auroc") for part in ("step", "answer")]
+    measured = [name.removeprefix("eval_") for name in metrics]
+    sets = [name.removesuffix(f"_{one}") for name in measured for one in columns if name.endswith(f"_{one}")]
     lines = [["", "step acc", "answer acc", "step AUROC", "answer AUROC"]]
-    for name in sets:
+    for name in dict.fromkeys(sets):  # one may have labels of its steps alone, or of its answers
         shown = (metrics.get(f"eval_{name}_{column}", nan) for column in columns)
         lines.append([name, *map(_SHARE.text, shown)])
     return f"process reward model, in percent\n{aligned(lines, right=True)}"
