@@ -54,6 +54,8 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
     deciding = ("seed", "freeze_vision_encoder", "model_init_kwargs")
     names = ("reflection_prompt", "max_completion_length", *SAMPLING, *deciding)
     made_of = [policy, settings, {name: getattr(training_args, name) for name in names}, questions["prompt"][:]]
+    if training_args.chat_template_kwargs:  # only where they are set, so that earlier runs go on
+        made_of.append(training_args.chat_template_kwargs)
     drawn = data_args.reflection_dataset == "miniature"
     if not drawn:
         rows = read_completions(str(data_args.reflection_dataset))

@@ -194,22 +194,24 @@ def test_srpo_does_not_repeat_a_cold_start(checkpoints, tmp_path):
     Dataset.from_list([{"prompt": prompt, "completion": completion}] * 8).to_parquet(tmp_path / "reflections.parquet")
     model, questions = checkpoints("qwen2_5_vl"), Dataset.from_list([{"prompt": prompt, "answer": "2"}] * 4)
 
-    def cold_start(**settings):
+    def cold_start(chat_template_kwargs=None, **settings):
         source = {"dataset_name": "miniature/adding", "reflection_dataset": str(tmp_path / "reflections.parquet")}
         data = example.ReflectionArguments(**{**source, "sft_max_steps": 2, **settings})
         run = {"use_cpu": True, "bf16": False, "report_to": [], "disable_tqdm": True, "max_completion_length": 8}
-        return Path(example.cold_start(model, questions, data, SRPOConfig(str(tmp_path / "out"), **run)))
+        args = SRPOConfig(str(tmp_path / "out"), **run, chat_template_kwargs=chat_template_kwargs)
+        return Path(example.cold_start(model, questions, data, args))
 
     first = cold_start()
     made = (first / "model.safetensors").stat().st_mtime_ns
     assert cold_start() == first
     assert (first / "model.safetensors").stat().st_mtime_ns == made
     assert cold_start(sft_max_steps=1) != first
+    assert cold_start({"thinks": False}) != first  # by which responses were asked for when it ended
     other = [{"prompt": prompt, "completion": f"{completion} "}] * 8
     Dataset.from_list(other).to_parquet(tmp_path / "reflections.parquet")
     assert cold_start() != first  # of other rows under the same name
     # each looks for checkpoints to resume from in a folder of its own
-    assert len(list((tmp_path / "out").glob("reflection_sft-*"))) == 3
+    assert len(list((tmp_path / "out").glob("reflection_sft-*"))) == 4
 
 
 @pytest.mark.full
