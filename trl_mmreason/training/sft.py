@@ -143,8 +143,7 @@ class CompletionSFTTrainer(
         """Return the fault in a completion's format, or `None`."""
         raise NotImplementedError
 
-    @staticmethod
-    def check_tokenizer(processing_class: Any) -> None:
+    def check_tokenizer(self, processing_class: Any) -> None:
         """Refuse a processor that cannot express the format."""
 
     def add_tokens(self, policy: Any) -> None:
