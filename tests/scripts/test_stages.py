@@ -182,6 +182,31 @@ def test_all_sections_are_checked_before_a_stage(sections, options, message, tmp
     assert capsys.readouterr().err.rstrip("\n") == f"example.py: error: {message}"
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"run_name": "run #3: all"}, {"run_name": "run #3: all"}),
+        ({"run_name": "#3"}, {"run_name": "#3"}),
+        ({"run_name": "null", "learning_rate": "1e-3"}, {"run_name": None, "learning_rate": 1e-3}),
+        ({"run_name": "'7 # seven'", "report_to": "[none]"}, {"run_name": "7 # seven", "report_to": ["none"]}),
+        ({"lr_scheduler_kwargs": "{a: b}"}, {"lr_scheduler_kwargs": {"a": "b"}}),
+    ],
+)
+def test_text_of_an_option_stays_as_it_is_where_yaml_would_read_a_comment_or_a_mapping(given, meant):
+    options = [part for name, value in given.items() for part in (f"--learn.{name}", value)]
+    args = TwoStages("miniature/adding")
+    ScriptParser((TwoStages, ModelConfig)).override_sections(args, options)
+    assert args.learn == meant
+
+
+def test_options_of_sections_in_a_file_keep_their_types(tmp_path):
+    lines = ["dataset_name: miniature/adding", "learn.run_name: null", "learn.project: '007'", "learn.max_steps: 3"]
+    (tmp_path / "recipe.yaml").write_text("\n".join(lines))
+    given = ["--config", str(tmp_path / "recipe.yaml"), "--learn.max_steps", "4"]
+    args, _ = ScriptParser((TwoStages, ModelConfig)).parse_args_and_config(given)
+    assert args.learn == {"run_name": None, "project": "007", "max_steps": 4}
+
+
 def test_common_settings_are_compared_with_the_trainers_of_the_wanted_stages(tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text("dataset_name: miniature/adding\ncommon: {num_generations: 8}\nlearn:\n")
     given = ["--config", str(tmp_path / "recipe.yaml"), "--stages", "look"]

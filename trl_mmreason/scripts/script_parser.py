@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import shlex
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
@@ -172,6 +173,18 @@ class ScriptParser(TrlParser):
                         f"--use_peft true, or leave {name} out"
                     )
 
+    def set_defaults_with_config(self, **config: Any) -> list[str]:
+        """Set defaults as `TrlParser` does, which returns the options of sections with their values as `str` has them.
+
+        Values are JSON here, so that null stays null and a string of digits a string.
+        """
+        known = {action.dest for action in self._actions}
+        values = {
+            key: value if key in known else json.dumps(value, ensure_ascii=False, default=str)
+            for key, value in config.items()
+        }
+        return super().set_defaults_with_config(**values)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; refuse unknown options before configurations are made, which refuse other things."""
         known, unknown = super().parse_known_args(args, namespace)
@@ -186,7 +199,7 @@ class ScriptParser(TrlParser):
             is_option = option.startswith("--") and dot and value is not None
             if not is_option or not isinstance(getattr(part, section, 0), dict):
                 raise self._unknown(option, "; expected a field, or --SECTION.NAME VALUE")
-            getattr(part, section)[name] = values_of(yaml.safe_load(str(value)))
+            getattr(part, section)[name] = _option_value(str(value))
 
     def refuse_wrong_sections(self, part: StagedArguments, options: Sequence[str]) -> None:
         """Refuse unknown and impossible settings of sections before the first stage begins."""
@@ -228,6 +241,13 @@ def _expand_home(part: Any) -> None:
     for name, value in vars(part).items():
         if isinstance(value, str) and value.startswith("~/"):
             setattr(part, name, os.path.expanduser(value))
+def _option_value(text: str) -> Any:
+    """The value of a section's option: what YAML reads in a number, a word, a string in quotes, a list or a mapping.
+
+    Other text stays as it is, so that a colon or # in it means nothing.
+    """
+    is_yaml = re.fullmatch(r"[\[{'\"].*|[+-]?\.?\w[\w.+-]*|~", text.strip(), re.DOTALL)
+    return values_of(yaml.safe_load(text.strip())) if is_yaml else text
 
 
 def _refuse_repeated_names(option: str, value: str) -> None:
