@@ -201,6 +201,43 @@ def test_an_adapter_of_a_script_has_no_dropout_unless_it_is_asked_for(tmp_path):
     assert dropout("--config", str(tmp_path / "own.yaml")) == 0.2
 
 
+def parsed_model(tmp_path, *given):
+    flags = ["--model_name_or_path", "m", "--dataset_name", "x", "--output_dir", str(tmp_path), "--use_cpu", "true"]
+    kinds = (DataArguments, AdaPOConfig, ModelConfig)
+    flags += ["--bf16", "false", "--report_to", "none", "--attn_implementation", "sdpa"]
+    return ScriptParser(kinds).parse_args_and_config([*flags, *given])[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--lora_r", "8"], "lora_r=8 is of an adapter, and without use_peft all weights are trained. Fix: --use_peft"),
+        (["--use_dora", "true"], "use_dora=True is of an adapter"),
+        (["--use_rslora", "true"], "use_rslora=True is of an adapter"),
+        (["--lora_dropout", "0.05"], "lora_dropout=0.05 is of an adapter"),
+        (["--lora_modules_to_save", "lm_head"], "lora_modules_to_save=['lm_head'] is of an adapter"),
+        (
+            ["--bnb_4bit_quant_type", "fp4"],
+            "bnb_4bit_quant_type='fp4' is of weights in 4 bits, and load_in_4bit is off",
+        ),
+    ],
+)
+def test_what_would_change_nothing_is_refused(given, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        parsed_model(tmp_path, *given)
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_a_recipe_of_an_adapter_trains_all_weights_if_told_so(tmp_path):
+    """The command of docs/training.md: the recipe's rank and layers stay in the file."""
+    recipe = ["--config", "adapo/your_model.yaml"]
+    assert parsed_model(tmp_path, *recipe).lora_r == 32
+    assert (
+        trainer_settings(parsed_model(tmp_path, *recipe, "--use_peft", "false"), adapo_config(tmp_path))["peft_config"]
+        is None
+    )
+
+
 def test_evaluation_during_training_is_on_the_questions_of_the_comparison(tmp_path):
     args, rows = ModelConfig(model_name_or_path="m"), Dataset.from_list(drawn_rows(2))
     asked = adapo_config(tmp_path, eval_strategy="steps", eval_steps=1)

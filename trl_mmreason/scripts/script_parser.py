@@ -31,8 +31,19 @@ from .sections import StagedArguments, setting_faults, values_of, without_gpu
 _LIBRARIES = ("trl", "transformers", "builtins")
 _FIRST = ("columns", "image_root", "max_steps", "log_completions", "resume_from_checkpoint", "overwrite_output_dir")
 """What `--help` shows beside what the recipes set."""
-_OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters")
-"""Settings of TRL's that change nothing without `use_peft`."""
+_NEED = {
+    "use_peft": (
+        *("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters"),
+        *("lora_modules_to_save", "use_rslora", "use_dora"),
+    ),
+    "load_in_4bit": ("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage"),
+}
+"""Setting of `ModelConfig` → those that change nothing without it."""
+_WITHOUT = {
+    "use_peft": "is of an adapter, and without use_peft all weights are trained",
+    "load_in_4bit": "is of weights in 4 bits, and load_in_4bit is off",
+}
+_NO_DROPOUT = 0.0
 
 
 class _Formatter(HelpFormatter, RawDescriptionHelpFormatter):
@@ -80,7 +91,7 @@ class ScriptParser(TrlParser):
             formatter_class=_Formatter,
         )
         if ModelConfig in dataclass_types:  # as the recipes have it, and not TRL's 0.05: dropout would part the trained
-            self.set_defaults(lora_dropout=0.0)  # policy from the one that sampled
+            self.set_defaults(lora_dropout=_NO_DROPOUT)  # policy from the one that sampled
         self._recipes = recipes = configs(self.prog.split()[-1].removesuffix(".py"))
         if recipes:
             self.epilog = f"example: {self.prog} --config {recipes[0]} --seed 1\nrecipes: {', '.join(recipes)}"
@@ -126,10 +137,13 @@ class ScriptParser(TrlParser):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
             for option, value in pairwise(args):
                 _refuse_repeated_names(option, value)
+            self._said = {one[2:].partition("=")[0].replace("-", "_") for one in args if one.startswith("--")}
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
                 self.config = args[place]
-                self._refuse_wrong_keys(read_config(self.config))
+                config = read_config(self.config)
+                self._said |= config.keys()
+                self._refuse_wrong_keys(config)
                 args[place] = str(config_file(self.config))
             *parsed, options = super().parse_args_and_config(args, return_remaining_strings=True)
             for part in parsed:
@@ -165,13 +179,16 @@ class ScriptParser(TrlParser):
         if isinstance(part, TrainingArguments):
             refuse_impossible(type(part).__name__, vars(part))
             resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
-        if isinstance(part, ModelConfig) and not part.use_peft:
-            for name in _OF_ADAPTERS:
-                if (value := getattr(part, name)) != getattr(ModelConfig, name):
-                    raise ValueError(
-                        f"{name}={value!r} is of an adapter, and without use_peft all weights are trained. Fix: "
-                        f"--use_peft true, or leave {name} out"
-                    )
+        if isinstance(part, ModelConfig):
+            self._refuse_unused(part)
+
+    def _refuse_unused(self, part: ModelConfig) -> None:
+        """Refuse settings of adapters or of 4 bits where these are off, unless that is said: a recipe may hold both."""
+        for needed, names in _NEED.items():
+            for name in () if needed in self._said or getattr(part, needed) else names:
+                usual = _NO_DROPOUT if name == "lora_dropout" else getattr(ModelConfig, name)
+                if (value := getattr(part, name)) != usual:
+                    raise ValueError(f"{name}={value!r} {_WITHOUT[needed]}. Fix: --{needed} true, or leave {name} out")
 
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         """Set defaults as `TrlParser` does, which returns the options of sections with their values as `str` has them.
