@@ -510,6 +510,18 @@ def test_an_earlier_run_is_overwritten_only_if_that_is_asked_for(copied, tmp_pat
     assert [*copied.glob("checkpoint-*")] == []
 
 
+def test_completions_of_an_overwritten_run_are_not_those_of_a_shorter_one(tmp_path):
+    for name in ("checkpoint-5/model", "completions/completions_00100.parquet", "_questions/questions_00100.parquet"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "completions/notes.txt").touch()
+    with pytest.raises(WrongArgument, match=r"holds an earlier run \(checkpoint-5\)"):
+        claim(tmp_path)
+    assert len([*tmp_path.glob("*/*.parquet")]) == 2
+    claim(tmp_path, overwrite=True)
+    assert [path.name for path in tmp_path.glob("*/*")] == ["notes.txt"]
+
+
 def test_a_finished_model_alone_is_an_earlier_run_too(copied):
     for path in copied.glob("checkpoint-*"):
         if path.name == "checkpoint-2":

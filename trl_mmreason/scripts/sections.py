@@ -62,8 +62,8 @@ class DataArguments:
             with judge_server the name there; null for the rules alone.
         judge_server: address of a server with OpenAI's API.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
-        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first, or a
-            model; never one that holds the policy to train.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints and logged completions
+            are deleted first, or a model; never one that holds the policy to train. Not for methods of several stages.
     """
 
     dataset_name: str

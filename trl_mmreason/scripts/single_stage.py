@@ -31,6 +31,7 @@ from ..miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from ..training.checkpoint import explained_writing, restore_adapter, restore_weights, save_whole
 from ..training.documented import documented
 from ..training.interruption import saves_before_it_ends
+from ..training.logged_questions import logged_by_a_run
 from ..training.model_card import MINIATURE
 from ..training.resuming import finished_state, holds_model, left_by_a_run, resolve_checkpoint
 from ..training.sft import CompletionSFTConfig, CompletionSFTTrainer
@@ -230,18 +231,17 @@ def claim_output_dir(
     left = list(left_by_a_run(folder))
     is_resumed = checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
     is_resumed = is_resumed or (takes_newest and finished_state(training_args) is not None)
-    if left and not is_resumed:
-        if data_args.overwrite_output_dir:
-            for path in left:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        # with "auto" a run starts where all checkpoints are incomplete
-        elif any(path.is_file() for path in left) or str(resume).lower() != "auto":
-            what = left[0].name if left[0].is_dir() else "its finished model, with no checkpoint to go on from"
-            raise WrongArgument(
-                f"output_dir={training_args.output_dir} holds an earlier run ({what}), which this one would overwrite. "
-                "Fix: another --output_dir; --resume_from_checkpoint auto resumes from a checkpoint; "
-                "--overwrite_output_dir true deletes what is there"
-            )
+    if data_args.overwrite_output_dir and not is_resumed:
+        for path in [*left, *logged_by_a_run(folder)]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    # with "auto" a run starts where all checkpoints are incomplete
+    elif left and not is_resumed and (any(path.is_file() for path in left) or str(resume).lower() != "auto"):
+        what = left[0].name if left[0].is_dir() else "its finished model, with no checkpoint to go on from"
+        raise WrongArgument(
+            f"output_dir={training_args.output_dir} holds an earlier run ({what}), which this one would overwrite. "
+            "Fix: another --output_dir; --resume_from_checkpoint auto resumes from a checkpoint; "
+            "--overwrite_output_dir true deletes what is there"
+        )
     may_write = is_resumed or data_args.overwrite_output_dir or (folder / _SETTINGS).exists()
     if not may_write and holds_model(folder):
         raise WrongArgument(
@@ -355,8 +355,8 @@ class CompletionArguments:
         eval_split: the split to measure on; a file has only one.
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative image paths start from.
-        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first, or a
-            model; never one that holds the policy to train.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints and logged completions
+            are deleted first, or a model; never one that holds the policy to train.
     """
 
     dataset_name: str

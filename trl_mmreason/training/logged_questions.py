@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -108,6 +108,12 @@ def read_questions(output_dir: str | Path, step: int) -> list[LoggedQuestion]:
         return []
     rows = pq.read_table(file).to_pylist()
     return [LoggedQuestion(images=[file.parent / name for name in row.pop("pictures")], **row) for row in rows]
+
+
+def logged_by_a_run(output_dir: str | Path) -> Iterator[Path]:
+    """TRL's tables of completions and ours of their questions, of which a shorter run would leave the last ones."""
+    yield from Path(output_dir).glob("completions/completions_*.parquet")
+    yield from Path(output_dir).glob(f"{_FOLDER}/questions_*.parquet")
 
 
 def _is_conversation(value: Any) -> bool:
