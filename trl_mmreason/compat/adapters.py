@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict, load_peft_weights
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from peft.utils.other import AuxiliaryTrainingWrapper, TrainableTokensWrapper
@@ -59,6 +59,24 @@ def check_names(live: Collection[str], saved: Collection[str], checkpoint: str |
             f"the first of them {wrong[0]!r}. Training would have continued from other weights. Resume with the "
             "`peft_config` and the library versions that wrote the checkpoint."
         )
+
+
+def check_scaling(model: PeftModel, checkpoint: str | Path) -> None:
+    """Compare what the active adapter's tensors are multiplied by with what those in `checkpoint` were.
+
+    Raises:
+        CheckpointError: it differs, so that the same tensors would be another model.
+    """
+    if not (Path(checkpoint) / "adapter_config.json").is_file():
+        return
+    then, now = PeftConfig.from_pretrained(str(checkpoint)), model.peft_config[model.active_adapters[0]]
+    for name in ("lora_alpha", "alpha_pattern", "use_rslora"):
+        before, after = getattr(then, name, None), getattr(now, name, None)
+        if before != after:
+            raise CheckpointError(
+                f"The adapter of {checkpoint} has {name}={before!r}, and that of this run {name}={after!r}: training "
+                "would have continued from another model. Resume with the `peft_config` that wrote the checkpoint."
+            )
 
 
 @contextmanager

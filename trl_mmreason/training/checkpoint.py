@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
-from ..compat.adapters import CheckpointError, adapter_tensors, check_adapter_restored, check_names
+from ..compat.adapters import CheckpointError, adapter_tensors, check_adapter_restored, check_names, check_scaling
 from ..compat.sharding import buffers_are_sent, is_sharded, load_whole_state, loading_whole, whole_state
 from ..compat.special_tokens import own_padding
 from ..data.folders import atomic_path, lock_folder, unlock_folder
@@ -116,8 +116,9 @@ def restore_adapter(model: PeftModel, checkpoint: str | Path) -> None:
     """Load the adapter in `checkpoint` into the active adapter of `model` in place, sharded or not.
 
     Raises:
-        CheckpointError: the two do not have the same weights.
+        CheckpointError: the two do not have the same weights, or not the same scaling of them.
     """
+    check_scaling(model, checkpoint)
     live, saved = adapter_tensors(model), load_peft_weights(str(checkpoint), device="cpu")
     check_names(live.keys(), saved.keys(), checkpoint)
     load_whole_state(live, saved)
@@ -203,6 +204,8 @@ class CheckpointRestoreMixin(BestModelMixin):
             self.args.num_train_epochs if by_epochs else max_steps / num_update_steps_per_epoch
         )
         if checkpoint is not None:
+            if is_peft_model(self.model):
+                check_scaling(self.model, checkpoint)
             check_same_place(self.state, num_update_steps_per_epoch, by_epochs=by_epochs)
             self.state.best_model_checkpoint = best_of(Path(checkpoint), self.args.output_dir)
             if (
