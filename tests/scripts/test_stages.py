@@ -207,6 +207,15 @@ def test_options_of_sections_in_a_file_keep_their_types(tmp_path):
     assert args.learn == {"run_name": None, "project": "007", "max_steps": 4}
 
 
+def test_what_only_methods_of_one_stage_have_is_refused():
+    with pytest.raises(ValueError, match="^overwrite_output_dir is for methods of one stage; .* Fix: another output_"):
+        Arguments("miniature/adding", overwrite_output_dir=True)
+    resumed = {"resume_from_checkpoint": "runs/a/checkpoint-5"}
+    faults = TwoStages("miniature/adding", learn=resumed, later={"resume_from_checkpoint": "auto"}).unknown_settings()
+    fault = "`resume_from_checkpoint` is for methods of one stage, as every stage resumes by itself. Fix: leave it out"
+    assert [*faults] == [("learn", "resume_from_checkpoint", fault)]
+
+
 def test_common_settings_are_compared_with_the_trainers_of_the_wanted_stages(tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text("dataset_name: miniature/adding\ncommon: {num_generations: 8}\nlearn:\n")
     given = ["--config", str(tmp_path / "recipe.yaml"), "--stages", "look"]

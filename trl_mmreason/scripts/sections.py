@@ -186,6 +186,11 @@ class StagedArguments(DataArguments):
             raise ValueError(
                 f"reward_funcs={self.reward_funcs} is for methods of one stage. Fix: the trainer's argument, in Python."
             )
+        if self.overwrite_output_dir:
+            raise ValueError(
+                "overwrite_output_dir is for methods of one stage; of several, what is finished is kept. Fix: another "
+                "output_dir, or delete what is to be done anew."
+            )
         self.vllm = optional_section("vllm", self.vllm, "arguments of `vllm.LLM`")
         for section in ("common", *self.SECTIONS):
             setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None
@@ -239,6 +244,9 @@ class StagedArguments(DataArguments):
             for name in ("push_to_hub", "hub_model_id"):
                 if getattr(self, section).get(name):
                     yield section, name, f"`{name}` {pushes} is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
+            name, resumes = "resume_from_checkpoint", "is for methods of one stage, as every stage resumes by itself"
+            if getattr(self, section).get(name) not in (None, False, "auto"):
+                yield section, name, f"`{name}` {resumes}. Fix: leave it out"
 
     def config(self, section: str, folder: Path, **own: Any) -> Any:
         """Make a trainer's configuration from its section's settings, then the common ones; it writes into `folder`."""
