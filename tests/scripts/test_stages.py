@@ -216,6 +216,13 @@ def test_what_only_methods_of_one_stage_have_is_refused():
     assert [*faults] == [("learn", "resume_from_checkpoint", fault)]
 
 
+def test_what_the_user_sets_for_all_trainers_comes_before_a_script_s_own(tmp_path):
+    args = TwoStages("miniature/adding", common={"use_cpu": True, "bf16": False, "max_completion_length": 64})
+    assert args.config("later", tmp_path, max_completion_length=8).max_completion_length == 64
+    args.later = {"max_completion_length": 32}
+    assert args.config("later", tmp_path, max_completion_length=8).max_completion_length == 32
+
+
 def test_common_settings_are_compared_with_the_trainers_of_the_wanted_stages(tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text("dataset_name: miniature/adding\ncommon: {num_generations: 8}\nlearn:\n")
     given = ["--config", str(tmp_path / "recipe.yaml"), "--stages", "look"]

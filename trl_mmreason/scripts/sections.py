@@ -249,9 +249,10 @@ class StagedArguments(DataArguments):
                 yield section, name, f"`{name}` {resumes}. Fix: leave it out"
 
     def config(self, section: str, folder: Path, **own: Any) -> Any:
-        """Make a trainer's configuration from its section's settings, then the common ones; it writes into `folder`."""
+        """Make a trainer's configuration of its section's settings, else the common ones, else `own`; it writes into
+        `folder`."""
         try:
-            return self.configs()[section](str(folder), **{**self.common, **own, **getattr(self, section)})
+            return self.configs()[section](str(folder), **{**own, **self.common, **getattr(self, section)})
         except (TypeError, ValueError) as error:
             raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
 
