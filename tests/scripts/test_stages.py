@@ -68,7 +68,8 @@ def test_another_file_in_a_folder_of_rows_is_noticed(tmp_path):
     sums = [hashlib.sha256(name).hexdigest() for name in (b"judged", b"sampled")]
     assert args.read_by(["source"]) == {"source": f"{rows}, SHA-256 {sums[0]}, SHA-256 {sums[1]}"}
     before = args.read_by(["source"])
-    for name in ("a.jsonl", "b.csv", "c.tsv"):
+    (rows / "data/train").mkdir(parents=True)
+    for name in ("a.jsonl", "b.csv", "c.tsv", "data/train-00000.parquet", "data/train/metadata.jsonl", "data.arrow"):
         (rows / name).write_text("{}")
         assert args.read_by(["source"]) != before
         before = args.read_by(["source"])

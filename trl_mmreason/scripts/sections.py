@@ -223,8 +223,9 @@ class StagedArguments(DataArguments):
     def unknown_settings(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, name and fault of every setting that its section does not have, or that stages refuse.
 
-        Those of `common` are compared with the sections that the wanted stages read. Refused is pushing to the Hub:
-        each stage would push its own model, to a repository with the name of its folder, or all of them to one.
+        Those of `common` are compared with the sections that the wanted stages read. Refused are pushing to the Hub, as
+        each stage would push its own model, to a repository with the name of its folder, or all of them to one; and a
+        checkpoint to resume from, as each stage resumes from its newest one.
         """
         configs = self.configs()
         for section, kind in {**self.SECTIONS, **configs}.items():
@@ -320,7 +321,7 @@ def values_of(value: Any) -> Any:
     return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+\.?\d*e[+-]?\d+", value, re.I) else value
 
 
-_ROWS = (".parquet", ".jsonl", ".csv", ".tsv")  # of a folder; its .json may be a model's
+_ROWS = (".parquet", ".jsonl", ".csv", ".tsv", ".arrow")  # of a folder; its .json may be a model's
 
 
 def _with_contents(value: Any) -> Any:
@@ -329,7 +330,7 @@ def _with_contents(value: Any) -> Any:
     if not isinstance(value, str) or not os.path.exists(value):  # Path.exists would raise at a long prompt
         return value
     parts = [value]
-    files = [Path(value)] if os.path.isfile(value) else Path(value).iterdir()
+    files = [Path(value)] if os.path.isfile(value) else Path(value).rglob("*")
     for path in sorted(path for path in files if path == Path(value) or path.suffix in _ROWS):
         with path.open("rb") as file:
             parts.append(f"SHA-256 {sha_fileobj(file).hex()}")
