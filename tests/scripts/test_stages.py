@@ -224,6 +224,15 @@ def test_what_the_user_sets_for_all_trainers_comes_before_a_script_s_own(tmp_pat
     assert args.config("later", tmp_path, max_completion_length=8).max_completion_length == 32
 
 
+def test_no_process_begins_a_stage_before_all_have_looked_whether_it_is_finished(tmp_path, monkeypatch):
+    """Else a slow process would find the file of a fast one, leave the stage out, and be missing in what follows."""
+    events = []
+    monkeypatch.setattr(stages.PartialState, "wait_for_everyone", lambda _: events.append("all are here"))
+    for _ in range(2):
+        do_once(tmp_path, "read", {}, tmp_path / "finished", lambda: events.append((tmp_path / "finished").touch()))
+    assert events == ["all are here", None, "all are here", "all are here"]
+
+
 def test_common_settings_are_compared_with_the_trainers_of_the_wanted_stages(tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text("dataset_name: miniature/adding\ncommon: {num_generations: 8}\nlearn:\n")
     given = ["--config", str(tmp_path / "recipe.yaml"), "--stages", "look"]

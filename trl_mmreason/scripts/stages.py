@@ -236,7 +236,9 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
     """
     with Store(folder / "stages.sqlite", elsewhere="another --output_dir") as store:
         store.fix_settings(stage, settings)
-    if finished.exists():
+    is_finished = finished.exists()
+    PartialState().wait_for_everyone()  # or a slow process would find what a fast one has already written
+    if is_finished:
         return
     work()
     PartialState().wait_for_everyone()
