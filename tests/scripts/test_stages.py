@@ -267,6 +267,18 @@ def test_policies_are_sampled_by_vllm_where_the_section_says_so_and_adapters_by_
     assert pipeline.sampler(adapter) == ("transformers", str(adapter), transformers)
 
 
+def test_the_policy_as_it_came_is_sampled_in_the_revision_that_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "VLLMProcess", Recorded)
+    monkeypatch.setattr(stages, "TransformersEngine", lambda path, **settings: settings.get("revision"))
+    asked = {"dataset_name": "miniature/adding", "train_rows": 1, "common": {"use_cpu": True}}
+    policy = ModelConfig("policy", model_revision="v2")
+    pipeline = stages.Pipeline(Arguments(**asked), policy)
+    assert (pipeline.sampler("policy"), pipeline.sampler(tmp_path)) == ("v2", None)
+    pipeline = stages.Pipeline(Arguments(**asked, vllm={"max_model_len": 64}), policy)
+    assert pipeline.sampler("policy").settings == {"revision": "v2", "max_model_len": 64}
+    assert stages.Pipeline(Arguments(**asked), ModelConfig("policy")).sampler("policy") is None
+
+
 def test_one_vllm_is_alive_at_a_time_and_none_while_a_trainer_trains(monkeypatch):
     monkeypatch.setattr(stages, "VLLMProcess", Recorded)
     args = Arguments("miniature/adding", train_rows=1, common={"use_cpu": True}, vllm={"max_model_len": 64})

@@ -186,11 +186,11 @@ class Pipeline:
 
         It ends when another policy is sampled or a trainer is made, so that the GPU is free.
         """
-        if not self.args.vllm or find_adapter_config_file(str(path)) is not None:
+        if not self.args.vllm or find_adapter_config_file(str(path), **self._revision_of(path)) is not None:
             return self.engine(path)
         if self._vllm is None or self._vllm.model != str(path):
             self._end_vllm()
-            self._vllm = VLLMProcess(str(path), **self.args.vllm)
+            self._vllm = VLLMProcess(str(path), **{**self._revision_of(path), **self.args.vllm})
         return self._vllm
 
     def _end_vllm(self) -> None:
@@ -199,7 +199,12 @@ class Pipeline:
         self._vllm = None
 
     def engine(self, path: str | Path) -> TransformersEngine:
-        return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
+        return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size, **self._revision_of(path))
+
+    def _revision_of(self, path: str | Path) -> dict[str, str]:
+        """The revision of the policy as it came; stages write folders, and without one stored answers stay valid."""
+        name, revision = self.model_args.model_name_or_path, self.model_args.model_revision
+        return {"revision": revision} if str(path) == name and revision != "main" else {}
 
     def say(self, text: str, file: str | None = None) -> None:
         """Print on the main process, and write to a file."""
