@@ -98,3 +98,9 @@ def test_what_is_still_missing_is_named(folder, capsys):
     said = capsys.readouterr().out
     assert "Still to fill in, in chain_of_step-mine.yaml:\n  step_dataset: as `mmreason steps` writes them\n" in said
     assert "step_dataset: there is no data/chains.parquet." in said
+
+
+@pytest.mark.parametrize("name", ["org/model", "1_000", "null", "True", "12:30", "0x1f", ".inf", "2024-01-01T10:00:00"])
+def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name):
+    recipe = recipe_text("adapo", {"model_name_or_path": name})
+    assert yaml.safe_load(recipe)["model_name_or_path"] == name

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ...scripts.recipes import ROOT
 from ...scripts.refusals import WrongArgument
 from . import parsers
@@ -121,10 +123,6 @@ def recipe_text(method: str, given: Mapping[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     """A value in one line of YAML, of which JSON is a part."""
-    if (
-        isinstance(value, str)
-        and re.fullmatch(r"[\w./:-]*[\w./-]", value)
-        and not re.fullmatch(r"[\d.+-]*|no|yes|on|off", value)
-    ):
+    if isinstance(value, str) and re.fullmatch(r"[\w./:-]*[\w./-]", value) and yaml.safe_load(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
