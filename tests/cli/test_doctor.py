@@ -12,6 +12,7 @@ import yaml
 from packaging.requirements import Requirement
 from support import png, write_lines
 from text_reasoners import saved_reasoner
+from trl import GRPOConfig
 
 from trl_mmreason.cli.commands.train import SCRIPTS
 from trl_mmreason.cli.doctor.machine import check_contract, check_packages, pinned_versions
@@ -37,9 +38,12 @@ def settings_of(tmp_path, kinds=None, /, **given):
 
 
 def test_stages_have_their_own_settings_over_the_common_ones(tmp_path):
-    sections = {"sft": {"learning_rate": 1, "optim": "adamw_8bit"}, "other": {"n": 2}}
-    common, stages = settings_of(tmp_path, common={"bf16": False, "optim": "sgd"}, **sections)
-    assert set(stages) == {"sft"}
+    """Of each section that configures a trainer, also without a learning rate of its own."""
+    sections = {"sft": {"optim": "adamw_8bit"}, "grpo": None, "other": {"n": 2}}
+    kinds = {"sft": GRPOConfig, "grpo": GRPOConfig, "later": GRPOConfig}
+    common, stages = settings_of(tmp_path, kinds, common={"bf16": False, "optim": "sgd"}, **sections)
+    assert set(stages) == {"sft", "grpo"}
+    assert stages["grpo"]["optim"] == "sgd"
     assert (stages["sft"]["optim"], stages["sft"]["bf16"], common["optim"]) == ("adamw_8bit", False, "sgd")
 
 

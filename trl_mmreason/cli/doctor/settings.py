@@ -44,11 +44,11 @@ def read_settings(
 
     Args:
         name: a file, or the name of a shipped recipe.
-        kinds: stage → the class whose defaults its settings have; `GRPOConfig` by default.
+        kinds: stage → the class whose defaults its settings have; by default there is one stage, of `GRPOConfig`.
     """
     config = read_config(name)
     kinds, outside = kinds or {}, {**config, **(config.get("common") or {})}
-    sections = {key: each for key, each in config.items() if isinstance(each, dict) and "learning_rate" in each}
+    sections = {key: each or {} for key, each in config.items() if key in kinds and isinstance(each, dict | None)}
     stages = {key: {**outside, **each} for key, each in sections.items()} or {_ONLY_STAGE: outside}
     complete = {key: {**_defaults(kinds.get(key, GRPOConfig)), **each} for key, each in stages.items()}
     return {**_defaults(GRPOConfig), **outside}, complete
