@@ -116,7 +116,7 @@ def test_the_rules_may_decide_about_what_the_judge_extracts():
     verdicts = JudgeGrader(engine, compare=False).grade_batch(items)
     assert [verdict.correct for verdict in verdicts] == [True, False, True, False, False, False]
     assert [verdict.extracted for verdict in verdicts] == [r"\boxed{7}", "1/2", "(B)", "{seven", None, "a feline"]
-    assert [verdict.decided_by for verdict in verdicts] == ["judge"] * 4 + ["rules"] * 2
+    assert [verdict.decided_by for verdict in verdicts] == ["judge"] * 5 + ["rules"]
     assert verdicts[0].reason.startswith("of the answer that the judge extracted: ")
     assert [len(call) for call in engine.calls] == [5]
 
@@ -172,7 +172,7 @@ def test_without_extraction_no_answer_stays_no_answer():
 def test_an_empty_extraction_stays_no_answer(reply):
     engine = Recorded([reply])
     verdict = JudgeGrader(engine).grade(PROSE, "7")
-    assert (verdict.correct, verdict.extracted, verdict.decided_by) == (False, None, "rules")
+    assert (verdict.correct, verdict.extracted, verdict.decided_by) == (False, None, "judge")
     assert len(engine.calls) == 1
 
 

@@ -168,6 +168,8 @@ class JudgeGrader:
                 verdicts[i] = _unreadable(verdicts[i], reply)
             elif answer:
                 answers[i] = answer
+            else:
+                verdicts[i] = verdicts[i]._replace(decided_by="judge")  # which finds none either
         return answers
 
     def _ask(self, prompts: Mapping[int, str], count: ReplyCount) -> dict[int, str | Failure]:

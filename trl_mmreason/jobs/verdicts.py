@@ -179,16 +179,12 @@ def _is_unread(graded: Mapping[str, Any]) -> bool:
 def judge_is_silent(samples: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a judge was asked about some of these graded samples, and not one of its replies could be read.
 
-    A wrong sample without an answer is one in which the judge found none. One question alone may itself be the reason
-    for the silence, unless nothing else has a verdict either.
+    One question alone may itself be the reason for the silence, unless nothing else has a verdict either.
     """
     unread = read = 0
     for sample in samples:
         unread += _is_unread(sample)
-        turns = sample["turns"]
-        if any(
-            turn["decided_by"] == "judge" or (turn["correct"] is False and turn["answer"] is None) for turn in turns
-        ):
+        if any(turn["decided_by"] == "judge" for turn in sample["turns"]):
             return False
         read += not _is_unread(sample)
     return unread > 1 or bool(unread and not read)
