@@ -258,6 +258,8 @@ def _expand_home(part: Any) -> None:
     for name, value in vars(part).items():
         if isinstance(value, str) and value.startswith("~/"):
             setattr(part, name, os.path.expanduser(value))
+
+
 def _option_value(text: str) -> Any:
     """The value of a section's option: what YAML reads in a number, a word, a string in quotes, a list or a mapping.
 

@@ -201,7 +201,7 @@ class Pipeline:
     def engine(self, path: str | Path) -> TransformersEngine:
         return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size, **self._revision_of(path))
 
-    def _revision_of(self, path: str | Path) -> dict[str, str]:
+    def _revision_of(self, path: str | Path) -> dict[str, Any]:
         """The revision of the policy as it came; stages write folders, and without one stored answers stay valid."""
         name, revision = self.model_args.model_name_or_path, self.model_args.model_revision
         return {"revision": revision} if str(path) == name and revision != "main" else {}
