@@ -123,7 +123,7 @@ def two_steps(model, folder, rows_a_process):
     rows = rewarded(8, behavior_logps=[[-45.0 - 5 * k] for k in range(8)])
     settings = {"importance_sampling": "sequence", "importance_clip_high": 3.0, "beta": 0.1}
     settings |= {"optim": "sgd", "learning_rate": 1e-4, "max_grad_norm": 0.0, "max_steps": 2}
-    settings |= {"trainer_kwargs": {"eval_dataset": Dataset.from_list(rows[:3])}, "per_device_eval_batch_size": 1}
+    settings |= {"trainer_kwargs": {"eval_dataset": Dataset.from_list(rows[:3])}, "per_device_eval_batch_size": 2}
     trainer = trainer_for(model, folder, rows, per_device_train_batch_size=rows_a_process, **settings)
     trainer.train()
     trainer.evaluate()

@@ -118,12 +118,14 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         inputs = {name: value for name, value in inputs.items() if name not in _OWN_INPUTS}
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
         logps, mask = outputs.log_probs, outputs.label_mask  # (B, T − 1): of each token but the first
+        rows = len(rewards) - self._repeated_rows(len(rewards))
+        mask = mask * (torch.arange(len(rewards), device=mask.device) < rows).unsqueeze(1)
         if behavior is not None:
             # Where the behaviour policy said nothing, such as what only the template writes, the weight is 1.
             behavior = behavior[:, 1:].where(~behavior[:, 1:].isnan(), logps.detach())
         normalizer = num_items_in_batch
         if normalizer is None:
-            normalizer = len(rewards) if args.sequence_reduction == "sum" else mask.sum()
+            normalizer = rows if args.sequence_reduction == "sum" else mask.sum()
         normalizer = torch.as_tensor(normalizer, device=logps.device).clamp(min=1)
         loss = off_policy_loss(
             logps,
@@ -149,6 +151,14 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         gather = self.accelerator.gather if training else self.accelerator.gather_for_metrics
         self._since_log[training].append(gather(summed(sums) if training else sums))
         return (loss, outputs) if return_outputs else loss
+
+    def _repeated_rows(self, rows: int) -> int:
+        """How many rows at the end of an evaluation's batch of this process are the first ones again: they fill the
+        last batch of several processes, and `gather_for_metrics` leaves them out."""
+        state = self.accelerator.gradient_state
+        if self.model.training or not state.end_of_dataloader or state.remainder <= 0:
+            return 0
+        return min(max((self.accelerator.process_index + 1) * rows - state.remainder, 0), rows)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         self._since_log[False].clear()  # drops the values of a prediction, which logs nothing
