@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,11 +10,18 @@ from peft import LoraConfig, get_peft_model
 from solution_chains import chain_of_steps, prefixes
 from support import drawn_rows
 from text_reasoners import saved_reasoner
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Metaspace
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, UnscorableRow, logit_differences
+from trl_mmreason.chain_of_step.process_reward import (
+    ProcessRewardModel,
+    UnscorableRow,
+    label_token_ids,
+    logit_differences,
+)
 from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP_END, parse_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, trainable_token_indices
 from trl_mmreason.data.images import images_of
@@ -88,6 +96,16 @@ def test_a_text_only_model_scores_rows_without_images(tmp_path):
     loaded = ProcessRewardModel.from_pretrained(tmp_path / "prm")
     assert_same_scores(loaded.score(rows), expected)
     assert loaded.settings == prm.settings
+
+
+def test_vllm_is_told_the_two_tokens_as_the_vocabulary_spells_them():
+    """It looks them up there, where SentencePiece's tokens that begin a text have a mark."""
+    backend = Tokenizer(WordLevel(dict(zip(["?", "+", "-", "▁+", "▁-"], range(5), strict=True)), unk_token="?"))
+    backend.pre_tokenizer = Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
+    model = SimpleNamespace(config=SimpleNamespace())
+    right, wrong = label_token_ids(model, tokenizer)
+    assert tokenizer.convert_tokens_to_ids(model.config.classifier_from_token) == [wrong, right] == [4, 3]
 
 
 def test_batch_size_order_and_neighbours_change_nothing(family):

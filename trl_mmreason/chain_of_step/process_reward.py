@@ -327,8 +327,11 @@ def label_token_ids(
             "ones. Choose right_token and wrong_token among the tokenizer's single tokens."
         )
     setattr(model.config, TOKENS_RECORD, tokens)
-    model.config.method, model.config.classifier_from_token = "from_2_way_softmax", [tokens["wrong"], tokens["right"]]
-    return encoded["right"][0], encoded["wrong"][0]
+    right, wrong = encoded["right"][0], encoded["wrong"][0]
+    # vLLM looks them up in the vocabulary, where SentencePiece's "+" is "▁+" at the beginning of a text
+    as_spelt = tokenizer.convert_ids_to_tokens([wrong, right])
+    model.config.method, model.config.classifier_from_token = "from_2_way_softmax", as_spelt
+    return right, wrong
 
 
 def logit_differences(
