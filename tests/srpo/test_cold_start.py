@@ -114,6 +114,16 @@ def test_each_answer_becomes_a_row_or_is_counted(tmp_path):
         assert parse_reflection_response(completion).problem == "missing <think> of the second solution"
 
 
+def test_rows_of_single_images_keep_them(tmp_path):
+    """`image` is taken for `images`, and is seen by policy and teacher."""
+    rows = [{**row, "image": image(7)} for row in questions(["wrong"]).remove_columns("images")]
+    party = teacher()
+    with Store(tmp_path / "s.sqlite") as store:
+        reflections = make_reflections(Dataset.from_list(rows), policy(), party, store, ReflectionMaking(right_share=0))
+    assert [reds(request.images) for request in party.asked] == [[7]]
+    assert reds(row["image"] for row in reflections.rows) == [7]
+
+
 def test_what_is_made_can_be_trained_on(tmp_path, checkpoints):
     rows = made(tmp_path / "s.sqlite").rows
     sft_trainer(checkpoints("qwen2_5_vl"), tmp_path / "run", rows, per_device_train_batch_size=2, max_steps=1).train()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, Value
 
-from ..data.images import images_of
+from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.rows import MESSAGES, DataError
 from ..generation.engine import Engine, Request, SamplingParams
 from ..grading import Grader
@@ -51,7 +51,7 @@ _FEATURES = Features(
         "rating": Value("float64"),
     }
 )
-_COLUMNS = ("id", "prompt", "images", "completion", "first_correct", "rating")
+_COLUMNS = ("id", "prompt", *IMAGE_COLUMNS, "completion", "first_correct", "rating")
 
 
 class Reflections(NamedTuple):
