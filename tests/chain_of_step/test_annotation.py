@@ -110,6 +110,17 @@ def test_letters_are_graded_by_their_choices(tmp_path):
     assert labelled["step_labels"][:] == [[0.5] * 4]
 
 
+def test_continuations_are_graded_with_the_tolerance_of_their_row(tmp_path):
+    rows = questions(["cats"], "100").add_column("tolerance", [0.05])
+    within = Scripted(lambda *_: ending("103"))
+    with Store(tmp_path / "s.sqlite") as store:
+        paths = sample_paths(rows, Scripted(lambda *_: chain("103")), store, "paths", n=1)
+        labelled = annotate_by_monte_carlo(chains_of(rows, paths).rows, within, store, n=1).rows
+    assert labelled["answer_label"][:] == [1.0]
+    assert labelled["step_labels"][:] == [[1.0] * 3]
+    assert "tolerance" not in labelled.column_names
+
+
 # --------------------------------------------------------------------------------------------------------- Monte Carlo
 
 # What four continuations behind each step come to.

@@ -54,7 +54,8 @@ JUDGED = "chain-of-step-judge"
 
 _TAUGHT_COLUMNS = ("id", "prompt", "images", "image", "completion")
 _TAUGHT_FEATURES = Features({"completion": Value("string")})
-_CHAIN_COLUMNS = ("id", "prompt", "images", "image", "answer", "choices", "completion", "correct")
+_GRADED_BY = ("answer", "choices", "hint", "tolerance")
+_CHAIN_COLUMNS = ("id", "prompt", "images", "image", *_GRADED_BY, "completion", "correct")
 _CHAIN_FEATURES = Features({"id": Value("string"), "completion": Value("string"), "correct": Value("bool")})
 _LABELLED_COLUMNS = ("id", "prompt", "images", "image", "completion", "step_labels", "answer_label")
 _LABEL_FEATURES = Features({"step_labels": List(Value("float64")), "answer_label": Value("float64")})
@@ -133,9 +134,10 @@ class ChainRows(NamedTuple):
     """Chains of a policy, whole or labelled, and the number that was dropped for each reason.
 
     Attributes:
-        rows: `id`, `prompt`, and `images` if the questions have them. Whole chains have `answer`, `choices` if the
-            questions have them, `completion` (the chain) and `correct` (whether it comes to the right answer); labelled
-            ones `completion`, `step_labels` (one per step, in [0, 1]) and `answer_label` (1 = right, or 0).
+        rows: `id`, `prompt`, and `images` if the questions have them. Whole chains have `answer`, `choices`, `hint` and
+            `tolerance` if the questions have them, `completion` (the chain) and `correct` (whether it comes to the
+            right answer); labelled ones `completion`, `step_labels` (one per step, in [0, 1]) and `answer_label` (1 =
+            right, or 0).
         dropped: reasons and counts.
         tokens: number of sampled tokens for the labels, in this run and those before; `None` for a judge, and where the
             engine does not say.
