@@ -17,6 +17,7 @@ from trl_mmreason.chain_of_step.data import (
     chains_of,
     make_step_data,
 )
+from trl_mmreason.chain_of_step.miniature import label_drawn_chains, labelled_chains
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, step_judge_message
 from trl_mmreason.chain_of_step.protocols import sample_paths
@@ -373,6 +374,16 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
 
 
 @pytest.mark.full
+def test_all_of_the_miniature_s_chains_may_be_labelled_by_monte_carlo(tmp_path):
+    problems = make_problems(["adding"], 3)
+    whole = chain_of_steps(solve(problems[0]))
+    party = Scripted(lambda request, _: whole.removeprefix(request.prefix))
+    drawn = {"paths": 1, "monte_carlo": 9, "continuations": 1, "seed": 0, "sampling_params": SamplingParams()}
+    label_drawn_chains(problems[:2], problems[2:], party, tmp_path, **drawn)
+    train, held_out = labelled_chains(tmp_path)
+    assert (len(train), {name: len(rows) for name, rows in held_out.items()}) == (2, {"seen": 1, "unseen": 1})
+
+
 def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
     """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
     problems = {problem.id: problem for problem in make_problems(["adding"], 2)}

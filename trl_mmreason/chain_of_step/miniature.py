@@ -100,7 +100,10 @@ def label_drawn_chains(
                 raise ValueError(f"There is nothing to label: {chain_rows}. Give the policy more chains or epochs.")
             chains = chain_rows.rows.shuffle(seed=seed)
             by_rollouts = min(monte_carlo, len(chains)) if name == "train" else 0
-            labelled = [annotate_by_judge(chains.select(range(by_rollouts, len(chains))), judge, store).rows]
+            labelled = []
+            if by_rollouts < len(chains):
+                judged = chains.select(range(by_rollouts, len(chains)))
+                labelled.append(annotate_by_judge(judged, judge, store).rows)
             if by_rollouts:
                 rollouts = {"n": continuations, "seed": seed, **sampling}
                 tried = chains.select(range(by_rollouts))
