@@ -220,13 +220,12 @@ def test_values_that_training_cannot_read_fail_in_a_line(given, message, tmp_pat
 
 def test_a_fix_is_written_as_the_configuration_takes_it(tmp_path):
     """A staged one takes `--SECTION.NAME VALUE`."""
-    _, stages = settings_of(
-        tmp_path, common={"report_to": "wandb", "bf16": True}, sft={"learning_rate": 1, "use_vllm": True}
-    )
+    kinds = {"sft": GRPOConfig}
+    _, stages = settings_of(tmp_path, kinds, common={"report_to": "wandb", "bf16": True}, sft={"use_vllm": True})
     found = [finding.fix for finding in check_settings(stages["sft"], "sft")]
     assert 'pip install "trl-mmreason[vllm]", or --sft.use_vllm false.' in found
     assert torch.cuda.is_available() or found[-1].startswith("--common.bf16 false --common.use_cpu true")
-    _, stages = settings_of(tmp_path, vllm={"max_model_len": 64}, sft={"learning_rate": 1})
+    _, stages = settings_of(tmp_path, kinds, vllm={"max_model_len": 64}, sft=None)
     assert 'pip install "trl-mmreason[vllm]", or --vllm null.' in [
         finding.fix for finding in check_settings(stages["sft"], "sft")
     ]
