@@ -222,6 +222,18 @@ def test_the_reward_is_the_score_of_the_question_with_its_images(bases, tmp_path
     assert paid[0].flatten().tolist() == pytest.approx([e for e in expected for _ in range(4)], abs=1e-5)
 
 
+def test_the_reward_model_sees_an_image_inside_the_prompt(bases, tmp_path):
+    """Where a transform of the data set puts it, and no column holds it."""
+    ((image,), scorer) = drawn_rows(1)[0]["images"], ThoughtScorer()
+    parts = [{"type": "image", "image": image}, {"type": "text", "text": "3+4?"}]
+    rows = Dataset.from_list(drawn_rows(2)).select_columns("prompt")
+    asked = rows.with_transform(
+        lambda batch: {"prompt": [[{"role": "user", "content": parts}] for _ in batch["prompt"]]}
+    )
+    step(trainer_for(bases(MODEL), tmp_path, scorer, asked), [WORKED] * 8)
+    assert {len(row["images"]) for row in scorer.rows} == {1}
+
+
 def test_sampling_for_real_and_evaluation(bases, tmp_path):
     """A random policy writes no chain, and earns nothing for it."""
     settings = {"max_completion_length": 8, "per_device_eval_batch_size": 8}

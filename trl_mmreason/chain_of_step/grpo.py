@@ -23,7 +23,7 @@ from ..compat.model_parts import freeze_vision_encoder
 from ..grading import Grader, Verdict, grader_or_rules
 from ..grading.async_rewards import Ahead
 from ..grading.reward import ended_items, grading_items, log_verdicts
-from ..messages import text_messages
+from ..messages import images_inside, text_messages
 from ..training.construction import all_rewards, check_rows, config_of, load_policy_processor
 from ..training.credit import GroupOutcome, without_ungraded
 from ..training.grpo import GroupGRPOTrainer
@@ -83,7 +83,7 @@ class ChainRewards:
         if "answer" in rows[0]:
             self._graded.begin(ended_items(rows, [path.answer or "" for path in paths]))
         if self._scored and are_all:
-            questions = [{"prompt": text_messages(row["prompt"]), "images": row.get("images")} for row in rows]
+            questions = [_question(row["prompt"], row.get("images")) for row in rows]
             self._scored.begin(row for row in scorable_rows(questions, paths) if row)
 
     def trajectory_reward(
@@ -98,7 +98,7 @@ class ChainRewards:
         assert self._scored is not None
         paths, _ = self._graded_paths(prompts=prompts, log_metric=log_metric, log_extra=log_extra, **batch)
         rows = [
-            {"prompt": text_messages(prompt), "images": row_images}
+            _question(prompt, row_images)
             for prompt, row_images in zip(prompts, images or [None] * len(paths), strict=True)
         ]
         scores = self.scores = score_paths(self._scored.finish, rows, paths, self.step_weight)
@@ -160,6 +160,11 @@ class ChainRewards:
                 if verdict.correct is not None:
                     log_metric("accuracy", float(verdict.correct))
         return paths, verdicts
+
+
+def _question(prompt: Any, images: Any) -> dict[str, Any]:
+    """What a process reward model is asked about; images may be inside the prompt, in no column."""
+    return {"prompt": text_messages(prompt), "images": images or images_inside(prompt)}
 
 
 class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
