@@ -99,7 +99,7 @@ def test_a_text_only_model_scores_rows_without_images(tmp_path):
 
 
 def test_vllm_is_told_the_two_tokens_as_the_vocabulary_spells_them():
-    """It looks them up there, where SentencePiece's tokens that begin a text have a mark."""
+    """It looks them up there, where SentencePiece's tokens that begin an input have a mark."""
     backend = Tokenizer(WordLevel(dict(zip(["?", "+", "-", "▁+", "▁-"], range(5), strict=True)), unk_token="?"))
     backend.pre_tokenizer = Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")

@@ -65,6 +65,21 @@ def test_first_answers_may_be_quick_or_long(tmp_path):
     assert {"acc_t1", "acc_t2"} <= set(outcomes(args)[0]["adapo"].names)
 
 
+@pytest.mark.parametrize(("prepared", "stream"), [({}, 2), ({"stream": 0}, 0)])
+def test_reflections_are_on_other_problems_than_reinforcement_or_on_the_same(tmp_path, monkeypatch, prepared, stream):
+    def stop_at(engine, problems, *replies, **settings):
+        raise LookupError(problems[0].id)
+
+    monkeypatch.setattr(srpo, "TransformersEngine", lambda *policy, **settings: None)
+    monkeypatch.setattr(srpo, "drawn_reflections", stop_at)
+    args = small("srpo", tmp_path)
+    args.prepared |= prepared
+    (tmp_path / "reflections").mkdir()
+    start = Start(args, 30, tmp_path, "policy", None, None)
+    with pytest.raises(LookupError, match=f"^{start.problems(1, stream=stream)[0].id}$"):
+        srpo.reflecting_policy(start)
+
+
 @pytest.mark.parametrize(("right_share", "right", "wrong"), [(0.25, 2, 6), (0.5, 6, 6), (0.75, 6, 2)])
 def test_reflections_are_on_as_many_right_answers_as_asked_for(tmp_path, right_share, right, wrong):
     """Twelve problems, of which the policy solves every second one."""

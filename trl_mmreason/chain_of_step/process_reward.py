@@ -328,7 +328,7 @@ def label_token_ids(
         )
     setattr(model.config, TOKENS_RECORD, tokens)
     right, wrong = encoded["right"][0], encoded["wrong"][0]
-    # vLLM looks them up in the vocabulary, where SentencePiece's "+" is "▁+" at the beginning of a text
+    # vLLM looks them up in the vocabulary, where SentencePiece's "+" is "▁+" at the beginning of an input
     as_spelt = tokenizer.convert_ids_to_tokens([wrong, right])
     model.config.method, model.config.classifier_from_token = "from_2_way_softmax", as_spelt
     return right, wrong
