@@ -193,6 +193,7 @@ _A_POINT = 6  # updates of AdaPO whose mean is one point of a curve
 
 def pretrained(
     *,
+    config: Literal["pretrained", "pretrained_images"] = "pretrained",
     arms: tuple[str, ...] = ("AdaPO", "GRPO"),
     seeds: tuple[int, ...] = (1, 2, 3),
     updates: int = 24,
@@ -208,6 +209,7 @@ def pretrained(
     that of `configs/reflection_sft/pretrained.yaml`.
 
     Args:
+        config: of each arm, in its folder of `configs/`: questions in words, or about pictures.
         arms: of AdaPO, GRPO and SRPO.
         seeds: of the order of questions and of sampling; all begin with one policy.
         updates: AdaPO's and SRPO's; GRPO has twice as many, of one answer where the others have two.
@@ -223,7 +225,7 @@ def pretrained(
         method, steps = PRETRAINED[arm].example, PRETRAINED[arm].times * updates
         options = [*PRECISIONS[precision], "--max_steps", str(steps), "--eval_rows", "200"]
         options += ["--resume_from_checkpoint", "auto"]
-        return run_example(method, seed, root / f"{method}-{seed}", options, config="pretrained")
+        return run_example(method, seed, root / f"{method}-{seed}", options, config=config)
 
     runs = [(seed, arm) for seed in seeds for arm in arms]
     with ThreadPoolExecutor(workers) as pool:

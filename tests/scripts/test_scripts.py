@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from all_families import FAMILIES
 from datasets import Dataset
 from example_runs import ROOT
 from peft import get_peft_model
@@ -16,6 +17,7 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.recipe import two_answers
+from trl_mmreason.compat.model_parts import parts_of
 from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.generation.server_engine import ServerEngine
 from trl_mmreason.grading import Grader
@@ -173,6 +175,15 @@ def test_the_default_of_an_adapter_is_for_the_layers_of_the_recipes(family):
     by_recipe, by_default = ([name for name in names if re.fullmatch(x, name)] for x in (recipe, LORA_TARGETS))
     assert by_default == by_recipe
     assert len(by_default) == 14
+
+
+@pytest.mark.parametrize("family", full_but("idefics3", [*FAMILIES]))
+def test_the_default_of_an_adapter_is_for_language_layers_of_every_family(family):
+    model = FAMILIES[family]()[0]
+    part = parts_of(model)
+    adapted = [name for name, _ in model.named_modules() if re.fullmatch(LORA_TARGETS, name)]
+    assert len(adapted) >= 7
+    assert {part[name] for name in part for module in adapted if name.startswith(f"{module}.")} == {"language"}
 
 
 def test_the_layers_that_a_user_names_come_first(tmp_path):

@@ -60,9 +60,10 @@ _DECIDING = (
     *("video_frames", "min_pixels", "max_pixels", "system_prompt", "reward_funcs", "learning_rate", "seed"),
 )
 
-LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
-"""Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
-`model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the first half."""
+LORA_TARGETS = r"(.*(language|text)_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
+"""Layers that an adapter is for by default: the language model's, which Idefics and SmolVLM call `text_model` and whose
+layers in a text-only one are `model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the
+first name."""
 
 
 def run(main: Callable[..., None]) -> None:
