@@ -19,7 +19,7 @@ quickstart: $(VENV)/.installed
 # docs/pretrained.md. --no-deps leaves out an engine that is compiled on installation. The two variables let glibc keep
 # freed memory: without them the system clears each large tensor's pages anew. Units for bf16 halve the time; the
 # weights of the second stage, which stay as they are under its adapter, are in bf16, too. `pretrained-images` puts a
-# small vision tower before the language model, and asks about two numbers in a picture.
+# small vision tower before the language model, and asks about two numbers in a image.
 pretrained pretrained-images: export MALLOC_MMAP_MAX_ = 0
 pretrained pretrained-images: export MALLOC_TRIM_THRESHOLD_ = 100000000000
 pretrained pretrained-images: BF16 := $(shell grep -qs amx_bf16 /proc/cpuinfo && echo true || echo false)

@@ -209,7 +209,7 @@ def pretrained(
     that of `configs/reflection_sft/pretrained.yaml`.
 
     Args:
-        config: of each arm, in its folder of `configs/`: questions in words, or about pictures.
+        config: of each arm, in its folder of `configs/`: questions in words, or about images.
         arms: of AdaPO, GRPO and SRPO.
         seeds: of the order of questions and of sampling; all begin with one policy.
         updates: AdaPO's and SRPO's; GRPO has twice as many, of one answer where the others have two.

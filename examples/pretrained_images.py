@@ -7,7 +7,7 @@
     accelerate launch examples/adapo.py --config configs/adapo/pretrained_images.yaml
 
 The model is an Idefics3, the class of SmolVLM. Its tower and connector learn in minutes to say a digit as the
-language model's own embedding of it. Half of the pictures are of digits that people wrote, the others of printed ones.
+language model's own embedding of it. Half of the images are of digits that people wrote, the others of printed ones.
 `output_dir` gets `model_images`, and the rows `images_sft.parquet`, `images_reflections.parquet` (of SRPO's cold
 start), `images_train.parquet` and `images_test.parquet`. `make pretrained-images` does all of it.
 """
@@ -44,13 +44,13 @@ _QUESTIONS = {
     "+": "What is the sum of the two numbers in the picture?",
     "-": "By how much is the upper number in the picture larger than the lower one?",
 }
-_BATCH = 64  # pictures of an update of the tower
+_BATCH = 64  # images of an update of the tower
 _TEST_FROM = 1400  # the first scan of the file that only the comparison shows; 397 of 1,797 are left for it
 
 
 @documented
 @dataclass
-class PictureArguments:
+class ImageArguments:
     """What is prepared.
 
     Attributes:
@@ -61,7 +61,7 @@ class PictureArguments:
         reflection_rows: solutions with reflections, of which 30 % are right at first, as in SRPO's mixture (B.1).
         train_rows: questions of reinforcement learning.
         test_rows: questions of the comparison, whose numbers and scans no other row has.
-        seed: seed of the questions, the pictures and the vision tower.
+        seed: seed of the questions, the images and the vision tower.
     """
 
     output_dir: str = "runs/pretrained"
@@ -98,7 +98,7 @@ class Pen:
             ImageDraw.Draw(cell).text(middle, str(digit), fill=255, font=ImageFont.load_default(size), anchor="mm")
         return cell
 
-    def picture(self, numbers: Sequence[int], rng: random.Random) -> Image.Image:
+    def image(self, numbers: Sequence[int], rng: random.Random) -> Image.Image:
         """Two numbers of two digits, one above the other, in dark ink on light paper."""
         by_hand = rng.random() < 0.5
         ink = Image.new("L", (SIDE, SIDE))
@@ -123,7 +123,7 @@ def drawn_problems(seed: int, *, test: bool) -> Iterator[Problem]:
             yield Problem(_QUESTIONS[problem.signs], problem.numbers, problem.signs)
 
 
-def write_rows(arguments: PictureArguments, pens: dict[bool, Pen]) -> None:
+def write_rows(arguments: ImageArguments, pens: dict[bool, Pen]) -> None:
     """Write the rows of supervised training, of reinforcement learning and of the comparison."""
     rng, seed = random.Random(arguments.seed), arguments.seed
     drawn, more = (drawn_problems(seed + place, test=False) for place in (3, 5))
@@ -136,7 +136,7 @@ def write_rows(arguments: PictureArguments, pens: dict[bool, Pen]) -> None:
     }
     for name, each in rows.items():
         pen = pens[name == "test"]
-        shown = [{**row, "images": [pen.picture(problem.numbers, rng)]} for problem, row in each]
+        shown = [{**row, "images": [pen.image(problem.numbers, rng)]} for problem, row in each]
         Dataset.from_list(shown).to_parquet(Path(arguments.output_dir) / f"images_{name}.parquet")
 
 
@@ -187,7 +187,7 @@ def teach_tower(model: Any, processor: Any, pen: Pen, steps: int, seed: int) -> 
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps, pct_start=0.1)
     for step in (bar := tqdm(range(steps), desc="vision tower")):
         numbers = [(rng.randint(10, 99), rng.randint(10, 99)) for _ in range(_BATCH)]
-        said = seen(model, processor, [pen.picture(pair, rng) for pair in numbers]).flatten(0, 1)
+        said = seen(model, processor, [pen.image(pair, rng) for pair in numbers]).flatten(0, 1)
         shown = torch.tensor([int(digit) for pair in numbers for number in pair for digit in str(number)])
         distances = torch.cdist(said, embeddings)
         loss = cross_entropy(-(distances**2), shown)
@@ -199,13 +199,13 @@ def teach_tower(model: Any, processor: Any, pen: Pen, steps: int, seed: int) -> 
         bar.set_postfix_str(f"{(distances.argmin(-1) == shown).float().mean():.0%} of digits", refresh=False)
 
 
-def seen(model: Any, processor: Any, pictures: list[Image.Image]) -> torch.Tensor:
-    """What the language model gets of each picture: (pictures, 4 digits, hidden size)."""
-    pixels = processor.image_processor([[each] for each in pictures], return_tensors="pt")["pixel_values"]
+def seen(model: Any, processor: Any, images: list[Image.Image]) -> torch.Tensor:
+    """What the language model gets of each image: (images, 4 digits, hidden size)."""
+    pixels = processor.image_processor([[each] for each in images], return_tensors="pt")["pixel_values"]
     return torch.stack(list(model.model.get_image_features(pixels).pooler_output))
 
 
-def main(arguments: PictureArguments) -> None:
+def main(arguments: ImageArguments) -> None:
     folder = Path(arguments.output_dir)
     scans, labels = read_digits(arguments.digits)
     parts = {False: slice(_TEST_FROM), True: slice(_TEST_FROM, None)}

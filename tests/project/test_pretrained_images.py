@@ -1,4 +1,4 @@
-"""The pretrained example with pictures, with a tiny random Llama in place of the published one and drawn scans."""
+"""The pretrained example with images, with a tiny random Llama in place of the published one and drawn scans."""
 
 import gzip
 import json
@@ -30,8 +30,8 @@ def seeing(tmp_path):
     return *EXAMPLE.with_vision(folder), folder
 
 
-def colours(picture):
-    return {tuple(colour) for colour in np.asarray(picture).reshape(-1, 3)}
+def colours(image):
+    return {tuple(colour) for colour in np.asarray(image).reshape(-1, 3)}
 
 
 def test_numbers_of_the_comparison_are_in_no_other_row_and_the_answer_is_theirs():
@@ -43,19 +43,19 @@ def test_numbers_of_the_comparison_are_in_no_other_row_and_the_answer_is_theirs(
         assert one.answer == (a + b if "sum" in one.question else a - b)
 
 
-def test_a_picture_is_of_handwriting_or_of_print():
-    pictures = [INK.picture((71, 23), Random(seed)) for seed in range(200)]
-    assert {picture.size for picture in pictures} == {(EXAMPLE.SIDE, EXAMPLE.SIDE)}
+def test_an_image_is_of_handwriting_or_of_print():
+    images = [INK.image((71, 23), Random(seed)) for seed in range(200)]
+    assert {image.size for image in images} == {(EXAMPLE.SIDE, EXAMPLE.SIDE)}
     # a scan full of ink is a square, of at most some 24 * 24 of the 28 * 28 points of its cell; print leaves more paper
-    paper = [np.asarray(picture).reshape(-1, 3).max(axis=1) >= 200 for picture in pictures]
+    paper = [np.asarray(image).reshape(-1, 3).max(axis=1) >= 200 for image in images]
     by_hand = sum(each.mean() < 0.7 for each in paper)
     assert 72 < by_hand < 128  # 100, four standard deviations of 7
 
 
 def test_scans_of_the_comparison_are_shown_there_only(tmp_path):
-    """Those of the comparison are blank here, those of training are not: a blank picture has one colour."""
+    """Those of the comparison are blank here, those of training are not: a blank image has one colour."""
     numbers = {"sft_rows": 30, "reflection_rows": 30, "train_rows": 30, "test_rows": 30}
-    EXAMPLE.write_rows(EXAMPLE.PictureArguments(str(tmp_path), **numbers), {False: INK, True: BLANK})
+    EXAMPLE.write_rows(EXAMPLE.ImageArguments(str(tmp_path), **numbers), {False: INK, True: BLANK})
     blank = {}
     for name in ("sft", "reflections", "train", "test"):
         rows = Dataset.from_parquet(str(tmp_path / f"images_{name}.parquet"), cache_dir=str(tmp_path / "cache"))
@@ -79,7 +79,7 @@ def test_text_is_read_as_the_language_model_reads_it(seeing):
     torch.testing.assert_close(ours[..., : theirs.shape[-1]], theirs)
 
 
-def test_each_digit_of_a_picture_is_a_token_in_reading_order(seeing):
+def test_each_digit_of_an_image_is_a_token_in_reading_order(seeing):
     """A tower that has learnt nothing but where ink is: digits 1 and 4 are blank, and only their tokens stay alike."""
     model, processor, _ = seeing
     pens = [EXAMPLE.Pen(scans, np.arange(10)) for scans in np.zeros((2, 10, 8, 8))]
@@ -87,7 +87,7 @@ def test_each_digit_of_a_picture_is_a_token_in_reading_order(seeing):
     model.model.vision_model.encoder.layers = torch.nn.ModuleList()  # no patch sees another
     seed = next(seed for seed in range(20) if Random(seed).random() < 0.5)  # by hand
     with torch.no_grad():
-        blank, inked = (EXAMPLE.seen(model, processor, [pen.picture((17, 74), Random(seed))])[0] for pen in pens)
+        blank, inked = (EXAMPLE.seen(model, processor, [pen.image((17, 74), Random(seed))])[0] for pen in pens)
     assert ((blank - inked).abs().amax(dim=-1) > 0).tolist() == [False, True, True, False]
 
 
@@ -101,7 +101,7 @@ def test_the_tower_learns_to_name_digits(seeing):
     rng = Random(1)
     numbers = [(rng.randint(10, 99), rng.randint(10, 99)) for _ in range(50)]
     with torch.no_grad():
-        said = EXAMPLE.seen(model, processor, [pen.picture(pair, rng) for pair in numbers])
+        said = EXAMPLE.seen(model, processor, [pen.image(pair, rng) for pair in numbers])
     ids = processor.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)])
     named = torch.cdist(said, model.get_input_embeddings().weight[ids]).argmin(-1)
     shown = torch.tensor([[int(digit) for number in pair for digit in str(number)] for pair in numbers])
