@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +18,9 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from .replaced import replaced
 from .sharding import whole_state
+
+_SCALING = re.compile(r"alpha|rslora|scaling|seed|prng_key")
+"""Settings by which the same tensors are another adapter: factors, and what places or directions were drawn by."""
 
 
 class CheckpointError(RuntimeError):
@@ -70,8 +74,8 @@ def check_scaling(model: PeftModel, checkpoint: str | Path) -> None:
     if not (Path(checkpoint) / "adapter_config.json").is_file():
         return
     then, now = PeftConfig.from_pretrained(str(checkpoint)), model.peft_config[model.active_adapters[0]]
-    for name in ("lora_alpha", "alpha_pattern", "use_rslora"):
-        before, after = getattr(then, name, None), getattr(now, name, None)
+    for name in filter(_SCALING.search, vars(now)):
+        before, after = getattr(then, name, None), getattr(now, name)
         if before != after:
             raise CheckpointError(
                 f"The adapter of {checkpoint} has {name}={before!r}, and that of this run {name}={after!r}: training "
