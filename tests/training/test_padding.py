@@ -106,6 +106,23 @@ def test_columns_that_are_padding_in_every_row_are_cut_away():
     assert mask.tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
 
 
+@pytest.mark.parametrize(("multiple", "left", "kept"), [(1, [3, 4, 5, 6], 1), (2, [2, 3, 4, 5, 6, 7], 2)])
+def test_columns_stay_a_multiple(multiple, left, kept):
+    """Three tokens of a prompt, padded to 6, and one of a completion, padded to 4."""
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 0, 0, 0]])
+    ids, _, columns = cut_to_longest(torch.arange(10).view(1, 10), mask, 4, multiple)
+    assert (ids.tolist(), columns) == ([left], kept)
+
+
+def test_passes_are_padded_to_a_multiple_if_that_is_asked_for(checkpoints, rows, tmp_path):
+    trainer, widths = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, pad_to_multiple_of=16), []
+    batch = prepared_batch(trainer, rows[:8])
+    hook = partial(lambda model, args, kwargs: widths.append(kwargs["input_ids"].shape[1]))
+    trainer.model.register_forward_pre_hook(hook, with_kwargs=True)
+    trainer.compute_loss(trainer.model, batch)
+    assert [width % 16 for width in widths] == [0]
+
+
 def test_fields_stand_where_their_tokens_do_and_images_follow_each_other():
     """The second row has text alone; the first one's completion was masked after its first token."""
     mask = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]])

@@ -383,6 +383,7 @@ class GroupGRPOTrainer(
                 lambda fields, *inputs, **flags: score(partial(model, **fields), *inputs, **flags),
                 *(input_ids, attention_mask, logits_to_keep, *args),
                 fields=self._fields or [{"token": {}, "image": {}}] * len(input_ids),
+                multiple=self.pad_to_multiple_of or 1,
                 **options,
             )
         self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass

@@ -75,6 +75,7 @@ def score_by_length(
     split: Callable[[list[tuple[int, int]]], list[list[int]]] | None = None,
     rows: Tensor | None = None,
     otherwise: Tensor | None = None,
+    multiple: int = 1,
     compute_entropy: bool = False,
     compute_aux_loss: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -90,6 +91,7 @@ def score_by_length(
         rows: (B,) bool: score these alone; all by default. Where it names none one is scored all the same, as other
             processes may wait for this one in the forward pass.
         otherwise: (B, scored) log-probabilities of the other rows; 0 by default.
+        multiple: of which the columns of prompts and of completions stay one, as they are (`pad_to_multiple_of`).
         compute_entropy, compute_aux_loss: as there.
 
     Returns:
@@ -98,7 +100,7 @@ def score_by_length(
     flags = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
 
     def score_cut(part: Sequence[int]) -> tuple:
-        ids, mask, completion_columns = cut_to_longest(input_ids[part], attention_mask[part], scored)
+        ids, mask, completion_columns = cut_to_longest(input_ids[part], attention_mask[part], scored, multiple)
         of_model = model_inputs([fields[row] for row in part], mask)
         *by_token, aux_loss = score(of_model, ids, mask, completion_columns, **flags)
         return *(each if each is None else pad(each, (0, scored - completion_columns)) for each in by_token), aux_loss
@@ -132,12 +134,13 @@ def score_by_length(
     )
 
 
-def cut_to_longest(ids: Tensor, mask: Tensor, scored: int) -> tuple[Tensor, Tensor, int]:
+def cut_to_longest(ids: Tensor, mask: Tensor, scored: int, multiple: int = 1) -> tuple[Tensor, Tensor, int]:
     """Remove the columns that are padding in every row.
 
     Args:
         ids, mask: (B, L), padded left of the prompts and right of the completions.
         scored: the last so many columns are completions.
+        multiple: as for `score_by_length`.
 
     Returns:
         Ids and mask, and how many columns of completions they have, at least 1.
@@ -145,6 +148,7 @@ def cut_to_longest(ids: Tensor, mask: Tensor, scored: int) -> tuple[Tensor, Tens
     used = mask.any(dim=0).nonzero().squeeze(1).tolist()
     prompts = mask.shape[1] - scored
     first, end = used[0], max(used[-1], prompts) + 1
+    first, end = first - (first - prompts) % multiple, end + (prompts - end) % multiple
     return ids[:, first:end], mask[:, first:end], end - prompts
 
 
