@@ -52,6 +52,15 @@ def test_a_group_without_contrast_takes_part_in_nothing(same, scale_rewards, che
     assert sorted(batch["advantages"][kept].tolist()) == pytest.approx(expected, rel=1e-3)
 
 
+def test_an_evaluation_counts_all_groups(checkpoints, tmp_path):
+    """Of two questions one is always answered, which training would leave out with its rewards."""
+    given = {"eval_dataset": Dataset.from_list([ROW] * 2)}
+    settings = {"scale_rewards": "batch", "per_device_eval_batch_size": 8, "trainer_kwargs": given}
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, **settings)
+    written_by_hand(trainer, [RIGHT] * 4 + [WRONG] * 4)
+    assert trainer.evaluate()["eval_reward"] == 0.5
+
+
 def test_nothing_moves_without_a_mixed_group(checkpoints, tmp_path):
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, weight_decay=0.0)
     before = weights_of(trainer.model)

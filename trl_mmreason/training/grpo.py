@@ -203,8 +203,12 @@ class GroupGRPOTrainer(
                     function.begin(list(rows.values()), texts)
 
     def without_dropped(self, rewards: Tensor, keep: Tensor) -> Tensor:
-        """(N, K) rewards, with NaN where (N,) `keep` is False if TRL takes a std over all groups, dropped ones too."""
-        if self.args.scale_rewards == "batch" or self.args.multi_objective_aggregation == "normalize_then_sum":
+        """(N, K) rewards, with NaN where (N,) `keep` is False if TRL takes a std over all groups, dropped ones too.
+
+        In evaluation they stay, where nothing is trained and their mean is that of all answers.
+        """
+        over_all = self.args.scale_rewards == "batch" or self.args.multi_objective_aggregation == "normalize_then_sum"
+        if over_all and self.model.training:
             return rewards.masked_fill(~keep.unsqueeze(1), torch.nan)
         return rewards
 
