@@ -1,5 +1,6 @@
 """Two evaluation sets of one trainer: each has metrics of its own, by which the best checkpoint can be chosen."""
 
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from every_trainer import make, rows_of, saved_base
@@ -7,6 +8,7 @@ from processes import outcomes
 from support import adapo_trainer, drawn_rows, full_but
 
 from trl_mmreason.grading import Verdict
+from trl_mmreason.training.logged_questions import read_questions
 
 METRICS = {
     "AdaPOTrainer": "acc_t2",
@@ -89,3 +91,16 @@ def test_several_processes_count_each_question_once(processes, checkpoints, tmp_
     """Six answers do not suffice for twice four, and the first question's are made again."""
     found = outcomes(accuracy_of_three, processes, checkpoints("qwen2_5_vl"), tmp_path, 4)
     assert found == [(processes, pytest.approx(1 / 3))] * processes
+
+
+def test_completions_of_an_evaluation_are_in_no_table_of_training(checkpoints, tmp_path):
+    """Neither in the place of training's of its step, nor in that of the next step, which has the same rollout."""
+    asked = {"eval_dataset": Dataset.from_list([{**drawn_rows(1)[0], "id": "of the evaluation"}])}
+    run = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "num_iterations": 2}
+    rows = [{**row, "id": "of training"} for row in drawn_rows(8)]
+    run |= {"log_completions": True, "filter_zero_advantage": False, "filter_truncated": False}
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs=asked, **run)
+    trainer.train()
+    for step in (1, 2):
+        assert [question.id for question in read_questions(tmp_path, step)] == ["of training"] * 8
+        assert len(pq.read_table(tmp_path / f"completions/completions_0000{step}.parquet")) == 8

@@ -4,6 +4,7 @@ import os
 import signal
 from itertools import count
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from peft import LoraConfig
@@ -87,6 +88,17 @@ def test_a_checkpoint_amid_rollouts_keeps_the_rest_of_them(checkpoints, rows, tm
         trainer_for(path, tmp_path, rows, **settings), resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}")
     )
     assert_same(whole, resumed)
+
+
+def test_completions_that_are_logged_stay_if_a_run_resumes_amid_their_rollout(checkpoints, rows, tmp_path):
+    """It does not know them, and would write a table without a line in the place of theirs."""
+    settings = {"num_iterations": 4, "log_completions": True, "max_steps": SAVED + 1}
+    path, table = checkpoints("qwen2_5_vl"), tmp_path / f"completions/completions_0000{SAVED + 1}.parquet"
+    trainer_for(path, tmp_path, rows, **settings).train()
+    logged = pq.read_table(table)
+    assert len(logged) == 8
+    trainer_for(path, tmp_path, rows, **settings).train(str(tmp_path / f"checkpoint-{SAVED}"))
+    assert pq.read_table(table) == logged
 
 
 def test_an_interrupted_training_leaves_nothing_to_the_next(checkpoints, rows, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from accelerate.utils import gather_object
 from PIL import Image
 
+from ..compat.replaced import replaced
 from ..data.folders import atomic_path
 from ..data.images import png_of
 from ..messages import question_text
@@ -34,7 +36,7 @@ class LoggedQuestion(NamedTuple):
     """The question of one logged completion; unknown fields are "".
 
     Attributes:
-        question: the text of the user's first message.
+        question: the prompt's text without the system message.
         id, category: of the row.
         answer: the gold answer.
         images: files, in order.
@@ -116,6 +118,14 @@ def logged_by_a_run(output_dir: str | Path) -> Iterator[Path]:
     yield from Path(output_dir).glob(f"{_FOLDER}/questions_*.parquet")
 
 
+def _copied(columns: Any) -> Any:
+    """A copy of a column of TRL's logs, or of several by name."""
+    copied = copy(columns)
+    if isinstance(copied, dict):
+        copied.update({name: copy(column) for name, column in copied.items()})
+    return copied
+
+
 def _is_conversation(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(message, dict) and "role" in message for message in value)
 
@@ -144,6 +154,7 @@ class LoggedQuestionsMixin:
 
     args: Any
     state: Any
+    model: Any
     accelerator: Any
     log_completions: bool
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
@@ -156,13 +167,25 @@ class LoggedQuestionsMixin:
         if self.args.log_multimodal:
             self._logs["images"].extend(gather_object([row.get("images") or [] for row in rows]))
 
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate as TRL does; what is logged of it stays apart from what training logs next."""
+        apart = {name: _copied(columns) for name, columns in self._logs.items()}
+        with replaced(self, _logs=apart, _questions=copy(self._questions)):
+            return super().evaluation_loop(*args, **kwargs)  # type: ignore[misc]
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, and write the questions of the completions in its table."""
-        writes = self.log_completions and self.accelerator.is_main_process
+        """Log as TRL does, and write the questions of the completions in its table.
+
+        An evaluation writes no table: it would take the place of training's of that step. Nor does a run that was
+        resumed amid a rollout before its next one, as it knows nothing of those completions.
+        """
+        logs_some = self.log_completions and self.model.training and len(self._logs["prompt"]) > 0
+        writes = logs_some and self.accelerator.is_main_process
         if writes:
             for column in ("prompt", "completion"):
                 logged = self._logs[column]
                 self._logs[column] = deque(prompts_alike(logged), maxlen=logged.maxlen)
-        super().log(logs, start_time)  # type: ignore[misc]
+        with replaced(self, log_completions=logs_some):
+            super().log(logs, start_time)  # type: ignore[misc]
         if writes:
             write_questions(self.args.output_dir, self.state.global_step, self._questions, self._logs["images"])
