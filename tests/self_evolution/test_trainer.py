@@ -31,6 +31,7 @@ from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
 from trl_mmreason.self_evolution.response import read_response
 from trl_mmreason.self_evolution.rewards import Group
+from trl_mmreason.training.logged_questions import read_questions
 
 LORA = {"peft_config": LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)")}
 
@@ -230,8 +231,10 @@ def test_the_judge_sees_an_image_inside_the_prompt(answering):
     asked = rows.with_transform(
         lambda batch: {"prompt": [[{"role": "user", "content": parts}] for _ in batch["prompt"]]}
     )
-    answering(rows=asked, judge=judge).train()
+    trainer = answering(rows=asked, judge=judge, log_completions=True)
+    trainer.train()
     assert {len(request.images) for request in judge.asked} == {1}
+    assert {len(question.images) for question in read_questions(trainer.args.output_dir, 1)} == {1}  # of the report
 
 
 def test_a_reply_that_cannot_be_read_is_asked_for_once_more(logged):

@@ -24,7 +24,7 @@ from PIL import Image
 from ..compat.replaced import replaced
 from ..data.folders import atomic_path
 from ..data.images import png_of
-from ..messages import question_text
+from ..messages import images_inside, question_text
 
 _FOLDER = "_questions"
 _SCHEMA = pa.schema(
@@ -165,7 +165,10 @@ class LoggedQuestionsMixin:
         """Keep the questions of the completions that TRL keeps for its table, one entry for each row."""
         self._questions.extend(gather_object([about_question(row, self.hidden_columns) for row in rows]))
         if self.args.log_multimodal:
-            self._logs["images"].extend(gather_object([row.get("images") or [] for row in rows]))
+            images = [row.get("images") or images_inside(row.get("prompt")) for row in rows]
+            # without links, which transformers fetches
+            shown = [[image for image in own if isinstance(image, Image.Image)] for own in images]
+            self._logs["images"].extend(gather_object(shown))
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as TRL does; what is logged of it stays apart from what training logs next."""
