@@ -75,6 +75,21 @@ def test_another_file_in_a_folder_of_rows_is_noticed(tmp_path):
         before = args.read_by(["source"])
 
 
+def test_rows_below_the_home_folder_and_of_a_mixture_are_compared_by_what_they_hold(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rows = tmp_path / "rows/of_spark.parquet/part-0.parquet"  # in a folder with the name of a file
+    rows.parent.mkdir(parents=True)
+    (tmp_path / "mixture.yaml").write_text("sources: [{source: rows, weight: 1}, {source: owner/name, weight: 1}]")
+    read = []
+    for content in (b"some", b"others"):
+        rows.write_bytes(content)
+        args = Arguments("drawn", source={"text": {"dataset": "~/rows", "share": 0.5}})
+        read += [args.read_by(["source"]), Arguments("drawn", source="~/mixture.yaml").read_by(["source"])]
+    assert f"~/rows, SHA-256 {hashlib.sha256(b'some').hexdigest()}" == read[0]["source"]["text"]["dataset"]
+    assert read[0] != read[2]
+    assert read[1] != read[3]
+
+
 @dataclass
 class AskingArguments(Arguments):
     READS = {"read": ()}

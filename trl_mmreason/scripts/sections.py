@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.util import find_spec
@@ -327,13 +328,20 @@ _ROWS = (".parquet", ".jsonl", ".csv", ".tsv", ".arrow")  # of a folder; its .js
 def _with_contents(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_contents(one) for name, one in value.items()}
-    if not isinstance(value, str) or not os.path.exists(value):  # Path.exists would raise at a long prompt
+    there = os.path.expanduser(value) if isinstance(value, str) else ""
+    if not os.path.exists(there):  # Path.exists would raise at a long prompt
         return value
     parts = [value]
-    files = [Path(value)] if os.path.isfile(value) else Path(value).rglob("*")
-    for path in sorted(path for path in files if path == Path(value) or path.suffix in _ROWS):
+    files = [Path(there)] if os.path.isfile(there) else Path(there).rglob("*")
+    for path in sorted(path for path in files if path == Path(there) or path.suffix in _ROWS and path.is_file()):
         with path.open("rb") as file:
             parts.append(f"SHA-256 {sha_fileobj(file).hex()}")
+    if there.endswith((".yaml", ".yml")):
+        from ..data.mixed_sources import read_mixture  # imported late: they import datasets
+        from ..data.rows import DataError
+
+        with suppress(DataError):  # it is no mixture
+            parts += [_with_contents(part.source) for part in read_mixture(Path(there))]
     return ", ".join(parts)
 
 
