@@ -131,6 +131,13 @@ def test_a_finished_stage_is_none_of_another_revision_of_the_policy(tmp_path):
         OneStage(args, ModelConfig("policy", model_revision="v2")).do("read")
 
 
+def test_a_finished_stage_is_none_of_another_kind_of_adapter(tmp_path):
+    args = AskingArguments("miniature/adding", train_rows=1, output_dir=str(tmp_path), common={"use_cpu": True})
+    OneStage(args, ModelConfig("policy", use_peft=True)).do("read")
+    with pytest.raises(SettingsChanged, match=r"use_dora: \(absent\) → True"):
+        OneStage(args, ModelConfig("policy", use_peft=True, use_dora=True)).do("read")
+
+
 def test_a_stage_names_the_one_that_it_needs(tmp_path):
     with pytest.raises(NoSuchFolder, match="model does not exist. Run the stage update first"):
         made_by("update", tmp_path / "model")
