@@ -10,6 +10,8 @@ import shlex
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
@@ -263,10 +265,13 @@ def _expand_home(part: Any) -> None:
 def _option_value(text: str) -> Any:
     """The value of a section's option: what YAML reads in a number, a word, a string in quotes, a list or a mapping.
 
-    Other text stays as it is, so that a colon or # in it means nothing.
+    Other text stays as it is, so that a colon or # in it means nothing, and a quoted word at its beginning is one.
     """
-    is_yaml = re.fullmatch(r"[\[{'\"].*|[+-]?\.?\w[\w.+-]*|~", text.strip(), re.DOTALL)
-    return values_of(yaml.safe_load(text.strip())) if is_yaml else text
+    value: Any = text
+    if re.fullmatch(r"[\[{'\"].*|[+-]?\.?\w[\w.+-]*|~", text.strip(), re.DOTALL):
+        with suppress(yaml.YAMLError):
+            value = values_of(yaml.safe_load(text.strip()))
+    return text if isinstance(value, date) else value  # no setting is one
 
 
 def _refuse_repeated_names(option: str, value: str) -> None:
