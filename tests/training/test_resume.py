@@ -53,6 +53,23 @@ def test_resumed_equals_uninterrupted(family, checkpoints, rows, tmp_path, lora)
     assert any(not torch.equal(start[name], weight) for name, weight in whole[1].items())  # something was learnt
 
 
+def test_a_reference_that_moves_goes_on_from_where_it_was(checkpoints, rows, tmp_path, caplog):
+    """It is half-way to the policy after the first step, and the KL term is 5 times as large as in other tests."""
+    path, moving = checkpoints("qwen2_5_vl"), {"sync_ref_model": True, "ref_model_sync_steps": 1, "beta": 0.25}
+    moving["ref_model_mixup_alpha"] = 0.5
+    whole = outcome(trainer_for(path, tmp_path, rows, **moving))
+    checkpoint = tmp_path / f"checkpoint-{SAVED}"
+    for file in ("reference.pt", FILES):
+        os.replace(checkpoint / file, tmp_path / file)
+    losses, _ = outcome(trainer_for(path, tmp_path, rows, **moving), resume_from_checkpoint=str(checkpoint))
+    assert any("the reference of sync_ref_model is the initial policy again" in each for each in caplog.messages)
+    assert losses[STEPS] != pytest.approx(whole[0][STEPS], abs=1e-6)
+    for file in ("reference.pt", FILES):
+        os.replace(tmp_path / file, checkpoint / file)
+    resumed = trainer_for(path, tmp_path, rows, **moving)
+    assert_same(whole, outcome(resumed, resume_from_checkpoint=str(checkpoint)))
+
+
 def test_a_later_epoch_goes_on_in_its_own_order(checkpoints, rows, tmp_path):
     """Three rollouts of two questions make an epoch; the checkpoint lies in the second one."""
     few, path = rows[:6], checkpoints("qwen2_5_vl")

@@ -1,4 +1,5 @@
-"""Checkpoints between the optimizer steps of one rollout, and between rollouts whose conversations wait."""
+"""Checkpoints between the optimizer steps of one rollout, and between rollouts whose conversations wait; and those of a
+reference that moves."""
 
 from __future__ import annotations
 
@@ -10,10 +11,13 @@ import torch
 from accelerate.utils import send_to_device
 from transformers.utils import logging
 
+from ..compat.sharding import load_whole_state, whole_state
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .oversampling import Groups, kept
 
 logger = logging.get_logger(__name__)
+
+_REFERENCE = "reference.pt"
 
 
 class RolloutCheckpointMixin(CheckpointRestoreMixin):
@@ -21,11 +25,12 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
 
     Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. Without their rest
     the resumed run would sample anew and lose its place in the data. With `oversampling` it keeps what was said in the
-    conversations that wait, too.
+    conversations that wait, too, and with `sync_ref_model` the reference.
     """
 
     telling_metrics: ClassVar[Sequence[str]] = ("reward",)
     args: Any
+    ref_model: Any
     _buffered_inputs: Any  # `None`, or micro-batches
     _step: int
     _waiting: Groups
@@ -40,9 +45,15 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
             torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(output_dir))
         if waiting := self._kept or kept(self._waiting):
             torch.save({"rollouts": self._rollouts, "groups": waiting}, self._own_file(output_dir, "waiting"))
+        if self.args.sync_ref_model:
+            reference = whole_state(self._reference_tensors(), keep=self.args.should_save)
+            if self.args.should_save:
+                torch.save(reference, Path(output_dir) / _REFERENCE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.args.sync_ref_model:
+            self._load_reference(checkpoint)
         if checkpoint is not None and getattr(self.args, "oversampling", False):
             self._load_waiting(checkpoint)
         if checkpoint is None or not (files := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
@@ -68,6 +79,18 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
     def _load_best_model(self) -> None:
         super()._load_best_model()
         self._last_loaded_step = -1  # vLLM has other weights of this step
+
+    def _reference_tensors(self) -> dict[str, torch.Tensor]:
+        return self.accelerator.unwrap_model(self.ref_model).state_dict(keep_vars=True)
+
+    def _load_reference(self, checkpoint: str) -> None:
+        file = Path(checkpoint) / _REFERENCE
+        if file.exists():
+            load_whole_state(self._reference_tensors(), torch.load(file, map_location="cpu", weights_only=True))
+        else:
+            logger.warning(
+                f"{checkpoint} has no {file.name}: the reference of sync_ref_model is the initial policy again."
+            )
 
     def _load_waiting(self, checkpoint: str) -> None:
         file = self._own_file(checkpoint, "waiting")
