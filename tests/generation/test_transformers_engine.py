@@ -17,7 +17,7 @@ from transformers import ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.compat.model_parts import placeholder_ids
-from trl_mmreason.generation import Failure, Request, SamplingParams, derive_seed
+from trl_mmreason.generation import Failure, Request, SamplingParams, derive_seed, model_loading
 from trl_mmreason.generation.batch import collate, encode, end_of_turn_ids, generate
 from trl_mmreason.generation.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
 from trl_mmreason.generation.transformers_engine import TransformersEngine, beyond_rounding
@@ -470,6 +470,22 @@ class TestLoading:
         assert named.sample(requests, GREEDY) == live
         assert live != qwen.sample(requests, GREEDY)
         assert named.settings["adapter"] == folder
+
+    def test_an_adapter_is_loaded_on_the_revision_that_it_names(self, adapter, checkpoints, tmp_path, monkeypatch):
+        base, asked, load_config = checkpoints("qwen2_5_vl"), [], model_loading.AutoConfig.from_pretrained
+        shutil.copytree(adapter[1], tmp_path, dirs_exist_ok=True)
+        config = json.loads((tmp_path / "adapter_config.json").read_text())
+        (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "revision": "v2"}))
+
+        def note(*args, revision=None, **kwargs):
+            asked.append(revision)
+            return load_config(*args, revision=revision, **kwargs)
+
+        monkeypatch.setattr(model_loading.AutoConfig, "from_pretrained", note)
+        for model, given, revision in ((str(tmp_path), None, "v2"), (base, str(tmp_path), "v2"), (base, None, None)):
+            asked.clear()
+            model_loading.load_model(model, adapter=given, device="cpu")
+            assert asked[0] == revision
 
     def test_an_adapter_that_does_not_reach_the_model_is_refused(self, adapter, tmp_path):
         _, folder = adapter

@@ -8,7 +8,7 @@ import transformers
 from datasets import Dataset
 from further_families import gemma4, saved
 from packaging.version import Version
-from peft import LoraConfig, PrefixTuningConfig, VBLoRAConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, PrefixTuningConfig, VBLoRAConfig, get_peft_model
 from support import SMALL_RUN, ParityGrader, drawn_rows, load
 from transformers import AutoProcessor, AutoTokenizer, trainer
 from trl.trainer import dpo_trainer, grpo_trainer, sft_trainer
@@ -22,6 +22,15 @@ def made(model, folder, rows=3, trainer_kwargs=None, **settings):
     args = AdaPOConfig(str(folder), **{**SETTINGS, **settings})
     rows = Dataset.from_list(drawn_rows(rows))
     return AdaPOTrainer(model, args=args, train_dataset=rows, grader=ParityGrader(), **(trainer_kwargs or {}))
+
+
+def test_a_new_adapter_names_the_revision_of_its_base(checkpoints, tmp_path):
+    """Whoever loads it would take the main one otherwise: for an evaluation, or to merge it."""
+    adapter = LoraConfig(r=2, target_modules=["q_proj"])
+    init = {"dtype": "float32", "revision": "v2"}  # of which a folder has one
+    trainer = made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter}, model_init_kwargs=init)
+    trainer.save_model()
+    assert PeftConfig.from_pretrained(str(tmp_path)).revision == "v2"
 
 
 @pytest.fixture

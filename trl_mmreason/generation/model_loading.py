@@ -83,7 +83,7 @@ def load_model(
 
     Args:
         model: path or Hub id of a model, or of an adapter that names its base model.
-        adapter: path or Hub id of an adapter for `model`.
+        adapter: path or Hub id of an adapter for `model`, which is loaded in the revision that the adapter names.
         dtype: dtype of the weights; "auto" as they are saved.
         device: this process's accelerator by default, or the CPU without one.
         revision: revision of `model`.
@@ -103,6 +103,8 @@ def load_model(
     base, base_revision = model, revision
     if adapter is None:
         base, base_revision, adapter = _base_of(model, revision)
+    elif revision is None and (saved := PeftConfig.from_pretrained(adapter)).base_model_name_or_path == model:
+        base_revision = saved.revision
     if device is not None and "device_map" in model_kwargs:
         raise ValueError(f"Got device={str(device)!r} and a device_map, which both place the model; give one of them.")
     source = {"revision": base_revision, "trust_remote_code": trust_remote_code}

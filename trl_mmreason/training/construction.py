@@ -102,6 +102,7 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
                 f"{type(self).__name__}: the policy has an adapter of transformers' own add_adapter, which has no "
                 "reference without it. Fix: a model with PeftModel.from_pretrained or get_peft_model, or beta=0."
             )
+        _remember_revision(model, args, named.get("peft_config"))
         try:
             with new_adapters_leave_the_base(model):
                 init(self, *positional, **named)
@@ -128,6 +129,13 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
             ) from error
 
     return checked
+
+
+def _remember_revision(model: Any, args: Any, adapter: Any) -> None:
+    """Let a new adapter name the revision of the policy, as whoever loads it would take the main one for its base."""
+    revision = (getattr(args, "model_init_kwargs", None) or {}).get("revision")
+    if isinstance(model, str) and revision not in (None, "main") and getattr(adapter, "revision", "") is None:
+        adapter.revision = revision
 
 
 def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: str) -> Config:
