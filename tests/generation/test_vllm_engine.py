@@ -10,6 +10,7 @@ import PIL.Image
 import pytest
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows, load
+from tokenizers.processors import TemplateProcessing
 
 from trl_mmreason.generation import Failure, Request, Sample, SamplingParams, derive_seed
 from trl_mmreason.generation.batch import encode, end_of_turn_ids
@@ -33,6 +34,19 @@ class TestPrompt:
             assert [i for i in ids if i not in tokens] == [i for i in ours if i not in tokens]
             images = prompt.get("multi_modal_data", {"image": []})["image"]
             assert all(given is own for given, own in zip(images, row["images"], strict=True))
+
+    def test_a_first_token_that_the_tokenizer_adds_is_there_as_in_training(self, checkpoints):
+        """LLaVA's templates do not write it, and their tokenizers add it."""
+        _, processor = load(checkpoints("llava_next"))
+        tokenizer = processor.tokenizer
+        tokenizer.add_special_tokens({"bos_token": "<s>"})
+        first = [("<s>", tokenizer.bos_token_id)]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=first)
+        (given, ours) = prompt_of(processor, Request(QUESTION), {})["prompt_token_ids"], encode(processor, QUESTION).ids
+        assert given == ours
+        assert given.count(tokenizer.bos_token_id) == 1
+        template = {"chat_template": "{{ bos_token }}{{ messages[0]['content'][0]['text'] }}"}  # writes it itself
+        assert prompt_of(processor, Request(QUESTION), template)["prompt_token_ids"].count(tokenizer.bos_token_id) == 1
 
     def test_template_arguments_reach_the_template(self, processor):
         template = "{{ messages[0]['content'][0]['text'] }}{{ mood }}"

@@ -35,6 +35,18 @@ def token_counter(processing_class: ProcessingClass) -> Callable[[str], int]:
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
+def ids_of_rendered(processing_class: ProcessingClass, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenise prompts that `apply_chat_template` has rendered as it does itself, but for one placeholder per image.
+
+    A processor's adds the tokenizer's special tokens unless the template writes the first of them (LLaVA's does not); a
+    tokenizer's adds none.
+    """
+    tokenizer = tokenizer_of(processing_class)
+    written = tokenizer.bos_token is not None and texts[0].startswith(tokenizer.bos_token)
+    adds = isinstance(processing_class, ProcessorMixin) and not written
+    return tokenizer(list(texts), add_special_tokens=adds)["input_ids"]
+
+
 def declared_end_ids(settings: GenerationConfig, processing_class: ProcessingClass) -> list[int]:
     """All tokens that end an answer of a model with these generation settings, as in TRL: its and the tokenizer's."""
     declared = settings.eos_token_id

@@ -11,7 +11,7 @@ from typing import Any
 
 from trl.data_utils import prepare_multimodal_messages
 
-from .chat_template import tokenizer_of
+from .chat_template import ids_of_rendered
 
 
 class PromptMismatch(RuntimeError):
@@ -80,10 +80,7 @@ def unexpanded_prompts(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
         tokenize=False,
         **trainer.chat_template_kwargs,
     )
-    tokenizer = tokenizer_of(processor)
-    # as `ProcessorMixin.apply_chat_template`: a template that writes the first token itself gets no second one
-    written = tokenizer.bos_token is not None and texts[0].startswith(tokenizer.bos_token)
-    return tokenizer(texts, **({"add_special_tokens": False} if written else {}))["input_ids"]
+    return ids_of_rendered(processor, texts)
 
 
 def compare_prompts(expected: Sequence[Sequence[int]], read: Sequence[Sequence[int]]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from ..compat.chat_template import continued_ids, declared_end_ids
+from ..compat.chat_template import continued_ids, declared_end_ids, ids_of_rendered
 from ..compat.model_parts import placeholder_ids
 from ..compat.vllm_pixels import normalised_by_processor
 from ..data.images import plain_image
@@ -249,8 +249,8 @@ def prompt_of(
         image.load()
     conversation = conversation_of(processing_class, request.first_messages, images)
     text = processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
-    tokenizer = tokenizer_of(processing_class)
-    first, prefix = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (text, request.prefix))
+    (first,) = ids_of_rendered(processing_class, [text])
+    prefix = tokenizer_of(processing_class)(request.prefix, add_special_tokens=False)["input_ids"]
     next_ids = continued_ids(
         processing_class, request.answer_ids, request.next_messages, eos_token_ids=eos_ids, **template
     )
