@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from every_trainer import DPO, TRAINERS, make, rows_of, saved_base
-from peft import LoraConfig
+from peft import LoHaConfig, LoraConfig
 from processes import begin, outcomes
 from support import adapo_trainer, assert_weights, drawn_rows, full_but, weights_of
 from transformers import TrainerCallback
@@ -317,12 +317,16 @@ def test_another_number_of_rows_per_step_goes_on_elsewhere(by, base, tmp_path, c
         assert any(said in each for each in warnings_of(caplog))
 
 
-@pytest.mark.parametrize("changed", [{"lora_alpha": 16}, {"use_rslora": True}], ids=lambda changed: next(iter(changed)))
-def test_an_adapter_is_not_resumed_with_another_scaling(base, tmp_path, changed):
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [(LoraConfig, {"lora_alpha": 16}), (LoraConfig, {"use_rslora": True}), (LoHaConfig, {"alpha": 16})],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value.__name__,
+)
+def test_an_adapter_is_not_resumed_with_another_scaling(base, tmp_path, kind, changed):
     """Its tensors are all the same then, but the model is another: alpha / r or alpha / √r times their product."""
 
     def trainer_of(**given):
-        adapter = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], **given})
+        adapter = kind(**{"r": 4, "target_modules": ["q_proj"], **given})
         return make(SFT, base, tmp_path, trainer_kwargs={"peft_config": adapter}, **{**EVERY_STEP, "max_steps": 1})
 
     trainer_of().train()

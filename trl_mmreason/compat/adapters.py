@@ -19,7 +19,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from .replaced import replaced
 from .sharding import whole_state
 
-_SCALING = re.compile(r"alpha|rslora|scaling|seed|prng_key")
+_SCALING = re.compile(r"alpha|rslora|scaling|seed|prng_key|alora_invocation")
 """Settings by which the same tensors are another adapter: factors, and what places or directions were drawn by."""
 
 
