@@ -7,7 +7,7 @@ from chat_stub import Handler, chat_stub
 from text_reasoners import saved_reasoner
 from transformers import AutoTokenizer
 
-from trl_mmreason.generation import Request, SamplingParams
+from trl_mmreason.generation import Request, SamplingParams, servers
 from trl_mmreason.generation.server_engine import ServerEngine
 
 REQUESTS = [Request([{"role": "user", "content": "a"}])]
@@ -18,6 +18,8 @@ class LikeVLLM(Handler):
     """Lists its checkpoint and decodes tokens as vLLM does; `listed` and `tokenizer` belong to the server."""
 
     def do_GET(self):
+        if self.server.busy:
+            self.server.released.wait(10)
         self.reply(200, {"data": self.server.listed})
 
     def do_POST(self):
@@ -30,6 +32,7 @@ class LikeVLLM(Handler):
 @pytest.fixture
 def stub():
     with chat_stub(LikeVLLM) as server:
+        server.busy = False
         yield server
 
 
@@ -92,6 +95,20 @@ def test_one_line_says_why_nothing_is_suppressed(stub, checkpoints, entry, why, 
     [record] = caplog.records
     assert record.getMessage().startswith(WARNING.format(url=stub.url) + why)
     assert "\n" not in record.getMessage()
+
+
+def test_a_server_too_busy_to_say_is_warned_of_and_asked_again(stub, checkpoints, caplog, monkeypatch):
+    path = checkpoints("qwen2_5_vl")
+    serve(stub, path)
+    stub.busy, engine = True, ServerEngine("m", stub.url)
+    with monkeypatch.context() as patched:
+        patched.setattr(servers, "_PROBE_SECONDS", 0.2)
+        engine.sample(REQUESTS * 3, SamplingParams())
+    stub.busy = False
+    engine.sample(REQUESTS, SamplingParams())
+    assert [body.get("logit_bias") for body in stub.bodies] == [None, None, None, placeholders_of(path)]
+    [record] = caplog.records
+    assert record.getMessage().startswith(WARNING.format(url=stub.url) + "it does not say in time (APITimeoutError)")
 
 
 def test_nothing_is_said_or_sent_where_there_is_nothing_to_suppress(stub, checkpoints, tmp_path, caplog):

@@ -153,16 +153,17 @@ class Servers:
 
     async def _find_placeholders(self, server: Server, model: str) -> None:
         client = self._clients[server]
+        warning = f"Nothing keeps the model {model!r} at {server.shown} from writing placeholders of images: "
         try:
-            server.suppressed_ids = await _placeholders(client, model)
-        except import_openai().APIConnectionError:
-            return  # the call itself tells what is wrong
-        except _UnknownPlaceholders as why:
+            server.suppressed_ids, server.warning = await _placeholders(client, model), ""
+        except import_openai().APIConnectionError as error:  # if nothing answers, the call itself tells that
+            why = f"it does not say in time ({type(error).__name__})"
+            server.warning = f"{warning}{why}, and is asked again before the next requests."
+        except _UnknownPlaceholders as unknown:
             server.suppressed_ids = ()
             server.warning = (
-                f"Nothing keeps the model {model!r} at {server.shown} from writing placeholders of images: "
-                f"{without_key(str(why), client.api_key)}. Fix: start the server from a folder or Hub id that can be "
-                "read here (or, in Python, give ServerEngine suppressed_ids)."
+                f"{warning}{without_key(str(unknown), client.api_key)}. Fix: start the server from a folder or Hub id "
+                "that can be read here (or, in Python, give ServerEngine suppressed_ids)."
             )
 
     async def post(self, fields: Mapping[str, Any]) -> tuple[Any, str]:
