@@ -407,6 +407,7 @@ def test_an_interrupt_ends_all_calls(stub):
         ({"timeout_seconds": 0}, "timeout_seconds=0"),
         ({"max_retries": -1}, "max_retries=-1"),
         ({"extra_body": {"n": 3, "stream": True}}, r"extra_body holds \['n', 'stream'\]"),
+        ({"extra_body": {"seed": 7}}, r"extra_body holds \['seed'\]"),
     ],
 )
 def test_arguments_that_cannot_be_meant(arguments, message):

@@ -94,7 +94,10 @@ class ServerEngine:
                 f"ServerEngine: got concurrency={concurrency}, timeout_seconds={timeout_seconds}, "
                 f"max_retries={max_retries}; expected concurrency ≥ 1, timeout_seconds > 0 and max_retries ≥ 0."
             )
-        fixed = sorted({"messages", "n", "stream"} & set(extra_body or {}))
+        kept = {name for name, value in (extra_body or {}).items() if name != "seed" or value is not None}
+        fixed = sorted(
+            {"messages", "n", "seed", "stream"} & kept
+        )  # one seed would make all answers to a question alike
         if fixed:
             raise ValueError(f"ServerEngine: extra_body holds {fixed}, which follow from each request; leave them out.")
         import_openai()
