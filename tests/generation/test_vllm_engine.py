@@ -48,6 +48,17 @@ class TestPrompt:
         template = {"chat_template": "{{ bos_token }}{{ messages[0]['content'][0]['text'] }}"}  # writes it itself
         assert prompt_of(processor, Request(QUESTION), template)["prompt_token_ids"].count(tokenizer.bos_token_id) == 1
 
+    def test_images_of_later_messages_go_along(self, processor):
+        """Also where no answer is known in tokens, as after one that a stop string ended."""
+        first, later = PIL.Image.new("RGB", (64, 64)), PIL.Image.new("RGB", (96, 64), "red")
+        said = {"role": "user", "content": [{"type": "image", "image": later}, {"type": "text", "text": "And here?"}]}
+        messages = [*QUESTION, {"role": "assistant", "content": "5"}, said]
+        prompt = prompt_of(processor, Request(messages, [first]), {})
+        assert prompt["prompt_token_ids"].count(processor.image_token_id) == 2
+        assert prompt["multi_modal_data"]["image"] == [first, later]
+        (alone,) = prompt_of(processor, Request(messages), {})["multi_modal_data"]["image"]
+        assert alone is later
+
     def test_template_arguments_reach_the_template(self, processor):
         template = "{{ messages[0]['content'][0]['text'] }}{{ mood }}"
         given = prompt_of(processor, Request(QUESTION), {"chat_template": template, "mood": "!"})

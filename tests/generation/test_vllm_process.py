@@ -79,12 +79,11 @@ def test_requests_are_answered_in_order_elsewhere_and_a_broken_image_fails_alone
     (image,) = row["images"]
     image.save(tmp_path / "whole.png")
     (tmp_path / "broken.png").write_bytes((tmp_path / "whole.png").read_bytes()[:-200])
-    whole, broken = (PIL.Image.open(tmp_path / f"{name}.png") for name in ("whole", "broken"))
-    found = answers(
-        engine, Request(QUESTION, n=2), Request(QUESTION, [broken]), Request(row["prompt"], [whole]), Request(QUESTION)
-    )
-    first, failed, seen, last = found
-    assert "truncated" in failed.reason
+    whole, broken, later = (PIL.Image.open(tmp_path / f"{name}.png") for name in ("whole", "broken", "broken"))
+    shown = [{"role": "assistant", "content": "5"}, {"role": "user", "content": [{"type": "image", "image": later}]}]
+    asked = [Request(QUESTION, [broken]), Request([*QUESTION, *shown]), Request(row["prompt"], [whole])]
+    first, *failed, seen, last = answers(engine, Request(QUESTION, n=2), *asked, Request(QUESTION))
+    assert ["truncated" in failure.reason for failure in failed] == [True, True]
     assert len(first) == 2
     assert first[0] == first[1] == last[0]
     assert (first[0]["sizes"], seen[0]["sizes"]) == ([], [list(image.size)])

@@ -242,19 +242,19 @@ def prompt_of(
 
     Tokens are those of `TransformersEngine`: earlier answers as they were sampled, and the prefix's own tokens last.
     """
-    # an image that cannot be read is its request's failure here, and would be everybody's in vLLM
-    images = [plain_image(image) for image in request.images]
-    behind = [plain_image(image) for message in request.next_messages for image in images_in(message)]
-    for image in (*images, *behind):
+    conversation = conversation_of(processing_class, request.first_messages, request.images)
+    # those of later messages among them; one that cannot be read is its request's failure here, and would be
+    # everybody's in vLLM
+    shown = (image for message in (*conversation, *request.next_messages) for image in images_in(message))
+    images = [plain_image(image) for image in shown]
+    for image in images:
         image.load()
-    conversation = conversation_of(processing_class, request.first_messages, images)
     text = processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
     (first,) = ids_of_rendered(processing_class, [text])
     prefix = tokenizer_of(processing_class)(request.prefix, add_special_tokens=False)["input_ids"]
     next_ids = continued_ids(
         processing_class, request.answer_ids, request.next_messages, eos_token_ids=eos_ids, **template
     )
-    images += behind
     return {
         "prompt_token_ids": [*first, *next_ids, *prefix],
         **({"multi_modal_data": {"image": images}} if images else {}),
@@ -328,8 +328,10 @@ def environment_of_one() -> dict[str, str]:
 
 def _unreadable(request: Request) -> Failure | None:
     """Why a request cannot be sent; an image that cannot be read is its own request's failure."""
+    contents = [message["content"] for message in request.messages if not isinstance(message["content"], str)]
+    own = [part["image"] for content in contents for part in content if part.get("image") is not None]
     try:
-        for image in request.images:
+        for image in (*request.images, *own):
             image.load()
     except ENCODING_ERRORS as error:
         return unencodable(error)
