@@ -184,6 +184,7 @@ class TestEngine:
         assert json.loads(json.dumps(settings)) == settings
         assert settings == VLLMEngine(path, dtype="float16", tensor_parallel_size=2).settings
         assert settings != VLLMEngine(path, dtype="bfloat16").settings
+        assert settings != VLLMEngine(path, dtype="float16", kv_cache_dtype="fp8").settings
         model, processor = load(path)
         model.lm_head.weight.data += 1e-3
         model.save_pretrained(tmp_path)
