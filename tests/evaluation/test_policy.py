@@ -112,6 +112,14 @@ def test_failures_stay_in_their_place(caplog):
     assert [sample["turns"][0]["correct"] for (sample,) in (found.samples[0], found.samples[2])] == [True, True]
 
 
+def test_no_answer_begins_with_a_column_of_the_rows():
+    """`Continuation` alone has one, `prefix`, which the data of a user may have for something else."""
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "?"}], "answer": "7", "prefix": "6"}])
+    engine = Scripted(lambda request, times: "7")
+    evaluate(rows, engine, None, Direct())
+    assert [request.prefix for request in engine.asked] == [""]
+
+
 def test_accuracy_is_the_share_of_answers_that_are_right(checkpoints):
     policy, rows = load(checkpoints("internvl")), drawn_rows(4)
     (first, *_), *_ = texts(answers(policy, rows, Direct()))

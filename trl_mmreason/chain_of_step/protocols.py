@@ -83,7 +83,7 @@ class Continuation:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        samples = sample_units(units, engine, sampling_params, seed)
+        samples = sample_units(units, engine, sampling_params, seed, prefix_column="prefix")
         return [
             sample if isinstance(sample, Failure) else _continued(row["prefix"], sample)
             for (row, _), sample in zip(units, samples, strict=True)

@@ -159,11 +159,21 @@ class TwoTurn:
 
 
 def sample_units(
-    units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
+    units: Sequence[RowSample],
+    engine: Engine,
+    sampling_params: SamplingParams,
+    seed: int,
+    *,
+    prefix_column: str | None = None,
 ) -> list[Sample | Failure]:
-    """Sample one answer for each unit, starting from the row's `prefix` if it has one."""
+    """Sample one answer for each unit.
+
+    Args:
+        units, engine, sampling_params, seed: as for `AnsweringProtocol.answer`.
+        prefix_column: column of the rows that holds the beginning of the answer.
+    """
     requests = [
-        Request(row["prompt"], images_of(row), prefix=row.get("prefix", ""), seed=each)
+        Request(row["prompt"], images_of(row), prefix=row[prefix_column] if prefix_column else "", seed=each)
         for (row, _), each in zip(units, unit_seeds(units, seed), strict=True)
     ]
     drawn = engine.sample(requests, sampling_params)
