@@ -1167,3 +1167,63 @@ def test_a_question_may_ask_for_a_rounded_number_or_an_order(answer, gold, quest
 )
 def test_a_question_that_asks_how_many_million(answer, gold, right):
     assert same_answer(answer, gold, question="How many million people live there?") is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("N2O", "NO2", False),
+        ("Fe2O3", "Fe3O2", False),
+        ("C2H4", "C4H2", False),
+        ("x2", "2x", False),
+        ("m1v1/m2", r"\frac{m_1 v_1}{m_2}", True),
+        ("K2K1", "K1K2", True),
+        ("1.5E4", "15000", True),
+    ],
+)
+def test_a_number_right_behind_a_letter_is_its_index_and_no_factor(answer, gold, right):
+    assert same_answer(answer, gold) is right
+
+
+@pytest.mark.parametrize(("answer", "gold"), [("CTG", "GTC"), ("BDF", "BFD"), ("KFC", "CFK")])
+def test_three_capitals_are_names_in_an_order_and_no_product(answer, gold):
+    assert not same_answer(answer, gold)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("3 eighths", "3", False),
+        ("3 thousandths", "3", False),
+        ("3 eighths", "3/8", True),
+        ("5 hundredths", "0.05", True),
+        ("2 seconds", "2 s", True),
+        ("5 too many", "5", False),
+    ],
+)
+def test_the_noun_behind_a_number_may_divide_it(answer, gold, right):
+    assert same_answer(answer, gold) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("かぎ", "かき", False),
+        ("パン", "バン", False),
+        ("ม้า", "มา", False),
+        ("bố", "bò", False),
+        ("Napoleon", "Napoléon", True),
+        ("C# major", "C major", False),
+        ("twenty one", "twenty", False),
+        ("negative one", "negative", False),
+        ("the red one", "red", True),
+    ],
+)
+def test_marks_that_make_another_word(answer, gold, right):
+    assert same_answer(answer, gold) is right
+
+
+def test_money_per_hour_is_not_money_per_day():
+    assert not same_answer("$3 per hour", "$3 per day")
+    assert same_answer("$3/h", "$3 per hour")
+    assert same_answer("$3 per hour", "$3")

@@ -183,8 +183,6 @@ def same_answer(answer: str, gold: str, *, question: str | None = None, lenient:
 @lru_cache(maxsize=1024)  # or a chain of nested equations would be compared over and over
 def _same(answer: str, gold: str, terms: Terms) -> bool:
     answer, gold = _undressed(answer), _undressed(gold)
-    if "_" in gold and "_" not in answer:
-        answer = re.sub(r"(?<![A-Za-z\\])([A-Za-z])(\d)(?!\d)", r"\1_\2", answer)  # R1 for R_1
     if squeezed(answer) == squeezed(gold):
         return bool(gold)
     if answer.casefold() == gold.casefold() and _NAMED.search(gold):
@@ -199,8 +197,8 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         )
     if (formula := chemical(gold)) and chemical(answer) == formula:
         return True
-    if _in_order(gold) and _CAPITALS.fullmatch(answer):
-        return False
+    if _CAPITALS.fullmatch(gold) and _CAPITALS.fullmatch(answer):
+        return False  # no product but names in an order: ABCD, HTH, CTG
     answer = answer if " of " in gold else _OF_THE.sub("", answer)
     answer = answer if "(" in gold or any(map(str.isdigit, gold)) else _DETAIL.sub("", answer)
     pointed = _DECIMAL_COMMA.sub(lambda match: f"{match[1].replace('.', '')}.{match[2]}", answer, count=1)
@@ -253,13 +251,6 @@ def _counted_by_n(text: str) -> str:
     letters = [said[1]] if said else _COUNTER.findall(text)
     text = text[: said.start()] if said else text
     return re.sub(rf"(?<![A-Za-z\\]){letters[0]}(?![A-Za-z])", "n", text) if letters else text
-
-
-def _in_order(text: str) -> bool:
-    """Whether capitals are no product but names in an order: ABCD, PQR, HTH."""
-    if not _CAPITALS.fullmatch(text):
-        return False
-    return len(set(text)) < len(text) or ord(max(text)) - ord(min(text)) == len(text) - 1
 
 
 def chemical(text: str) -> str | None:

@@ -42,6 +42,8 @@ _ENDS = frozenset((*"+-)]}|,=<>", "\\rfloor", "\\rceil", ""))
 _POSTFIXES = {"!": "factorial", "%": "percent", "°": "degrees"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _VOWELS = frozenset("aeiou")
+# The 2 of N2O and x2 is no factor: N2O is not NO2
+_INDEX = re.compile(r"(\\?)(?!(?<=[\d.])E\d)([^\W\d_]+)(?<![πei])(?=\d+(?![\d.]))")
 _APPLIED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])'*[(\[]\s*[A-Za-z0-9]\s*[)\]]")
 
 
@@ -76,6 +78,7 @@ class Parser:
 
     def __init__(self, text: str, functions: frozenset[str]) -> None:
         self.functions = functions
+        text = _INDEX.sub(lambda name: name[0] if name[1] or name[2] in FUNCTIONS else f"{name[0]}_", text)
         tokens = _TOKEN.finditer(_MIXED.sub(_improper, text))
         self.tokens = [*((match.lastgroup, match[0]) for match in tokens), *[(None, "")] * _LOOKAHEAD]
         # whether letters side by side are a product: `no` is a word, `2ab` is not
