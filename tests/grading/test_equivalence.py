@@ -1217,6 +1217,7 @@ def test_the_noun_behind_a_number_may_divide_it(answer, gold, right):
         ("twenty one", "twenty", False),
         ("negative one", "negative", False),
         ("the red one", "red", True),
+        ("negative correlation", "negative", True),
     ],
 )
 def test_marks_that_make_another_word(answer, gold, right):

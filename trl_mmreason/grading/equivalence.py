@@ -27,7 +27,7 @@ from .units import (
     speaks_of_percent,
     split_unit,
 )
-from .words import NUMBER_WORDS, ORDINALS, same_words, squeezed, words
+from .words import FRACTIONS, NUMBER_WORDS, same_words, squeezed, words
 
 _TRUTH = dict.fromkeys("T true yes √ ✓ ✔ checkmark 对 正确".split(), "true") | dict.fromkeys(
     "f false × ✗ ✘ times 错 错误".split(), "false"
@@ -103,10 +103,9 @@ _DEGREE, _RADIAN = (MeasurementUnit(Fraction(size), (("degree", 1),)) for size i
 MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
 MAGNITUDES |= {"lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9, "trillion": 10**12}
 _HAN = "一二三四五六七八九十"
-FRACTIONS = {"half": 2, "halves": 2, "quarter": 4}
-FRACTIONS |= {name: int(number[:-2]) for name, number in ORDINALS.items() if number not in ("1st", "2nd")}
 _PART = re.compile(
-    rf"({'|'.join(word for word in NUMBER_WORDS if re.fullmatch('[a-z]+', word))})[ -]({'|'.join(FRACTIONS)})s?"
+    rf"({'|'.join(word for word in NUMBER_WORDS if re.fullmatch('[a-z]+', word))}|\d+(?= [a-z]+s\b)|\b1(?= ))"
+    rf"[ -]({'|'.join(FRACTIONS)})s?"
     rf"|([{_HAN}]+)分之([{_HAN}]+)",
     re.I,
 )
@@ -387,9 +386,9 @@ def quantity(text: str) -> tuple[str, MeasurementUnit]:
 
 
 def _fraction(part: re.Match[str]) -> str:
-    """Write `two thirds` and 三分之二 as 2/3."""
+    """Write `two thirds`, `2 thirds` and 三分之二 as 2/3."""
     if part[1]:
-        return f"{NUMBER_WORDS[part[1].lower()]}/{FRACTIONS[part[2].lower()]}"
+        return f"{NUMBER_WORDS.get(part[1].lower(), part[1])}/{FRACTIONS[part[2].lower()]}"
     above, below = NUMBER_WORDS.get(part[4]), NUMBER_WORDS.get(part[3])
     return f"{above}/{below}" if above and below else part[0]
 

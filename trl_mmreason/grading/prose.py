@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .declarations import YES_OR_NO, bare_answer, without_dressing
-from .equivalence import FRACTIONS, MAGNITUDES, unit_of_number
+from .equivalence import MAGNITUDES, unit_of_number
 from .moments import MONTHS
 from .notation import comparisons_as_signs
 from .units import asked_unit, parse_unit
-from .words import NUMBER_WORDS, is_prose, words
+from .words import FRACTIONS, NUMBER_WORDS, is_prose, words
 
 _MOST_SENTENCES = 8
 _LONGEST_SENTENCE = 600

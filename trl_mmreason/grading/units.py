@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .moments import MONTHS
 from .notation import bracketed
-from .words import NUMBER_WORDS
+from .words import FRACTIONS, NUMBER_WORDS
 
 Dimensions = tuple[tuple[str, int], ...]
 _EXPONENT = r"\s*\^\s*(?:-?\d+|\{\s*[-+]?\d+\s*\})"
@@ -188,12 +188,13 @@ _PIECE = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*|\S")
 _NOT_COUNTED = (
     NUMBER_WORDS.keys()
     | MONTHS.keys()
+    | {f"{name}{plural}" for name in FRACTIONS for plural in ("", "s")}
     | set(
         """
     or and to not is of than but if no are was it times out at by in on for with from plus minus mod either neither x y
-    z maybe perhaps never wrong incorrect false negative squared cubed factorial point half halves third thirds quarter
-    quarters fifths tenths hundredths below above under over first less more fewer short unknown doubled tripled pair
-    pairs gross score tens lakh crore millionen millones millions billions thousands mio
+    z maybe perhaps never wrong incorrect false negative squared cubed factorial point below above under over too first
+    less more fewer short unknown doubled tripled pair pairs gross score tens lakh crore millionen millones millions
+    billions thousands mio
     """.split()
     )
 )

@@ -32,6 +32,8 @@ NUMBER_WORDS = {
 _NAMED = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 ORDINALS = dict(zip(_NAMED, ["1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 13))], strict=True))
 ORDINALS |= {f"{word}th": f"{number}th" for number, word in enumerate(_ONES[13:], 13)} | {"twentieth": "20th"}
+FRACTIONS = {"half": 2, "halves": 2, "quarter": 4, "hundredth": 100, "thousandth": 1000, "millionth": 10**6}
+FRACTIONS |= {name: int(number[:-2]) for name, number in ORDINALS.items() if number not in ("1st", "2nd")}
 _ORDINAL = re.compile(rf"\b(?:{'|'.join(ORDINALS)})\b")
 MONTH_NAMES = "january february march april may june july august september october november december".split()
 # Another word for the same
