@@ -55,7 +55,7 @@ _ENDING = re.compile(
 # A sign that is not known to mean nothing is a word of its own: the √ of "5 or √7", the ! of "5! and 3", ′, ⁻, ∠
 _PUNCTUATION = r"\s\-−–—‐‑.,;:!?'\"’‘“”„«»‹›`()\[\]/#$_…、。，．；：！？（）【】「」『』《》〈〉·•*✅✓✔☑\ufe0f"
 _WORD = re.compile(
-    rf"-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+|(?<=\d)!|(?<=\d)[:·‐‑–—−](?=\d)|[(\[](?=\s?-?\d[\d.]*\s?,)|[^\w{_PUNCTUATION}]"
+    rf"(?<=\b[a-g])#|-?\d+(?:st|nd|rd|th)\b|-?\d+(?:[.,]\d+)*|[^\W\d_]+|(?<=\d)!|(?<=\d)[:·‐‑–—−](?=\d)|[(\[](?=\s?-?\d[\d.]*\s?,)|[^\w{_PUNCTUATION}]"
 )
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
 _ARTICLE = re.compile(r"\b(?:an?\s+(?=[^\W\d_])|(?:the|it)\s+(?=\w))", re.IGNORECASE)
@@ -75,12 +75,21 @@ _LABELLED = re.compile(
 )
 _COMPASS = {"N": "north", "E": "east", "S": "south", "W": "west"}
 _HEAD = re.compile(
-    r"(?:the )?(?!any |each |this |that |every )([a-z]{3,}(?:[ -](?:right|angled))?)"
+    r"(?:the )?(?!any |each |this |that |every |(?:negative|minus|[a-z]+ty) one)([a-z]{3,}(?:[ -](?:right|angled))?)"
     r" (?:line|bar|curve|slice|one|triangle|angle|function|number|correlation)"
     r"|(\w+)(?:三角形|函数)",
     re.I,
 )
 _TOWARDS = re.compile(r"^(?:(?:moving|going|pointing|heading|facing) )?(?:(?:to|towards?) (?:the )?)?", re.I)
+
+
+def _is_accent(character: str) -> bool:
+    """Whether it is a mark that people leave out; か and が are other letters, and so are มา and ม้า."""
+    return unicodedata.combining(character) not in (0, 7, 8, 9, 107)
+
+
+def _accents(text: str) -> str:
+    return "".join(filter(_is_accent, unicodedata.normalize("NFKD", text.casefold())))
 
 
 def _undotted(text: str) -> str:
@@ -92,7 +101,7 @@ def words(text: str) -> tuple[str, ...]:
     """The words of `text`, without case, articles and punctuation, and `third` as `3rd`."""
     plain = _ORDINAL.sub(lambda match: ORDINALS[match[0]], _ARTICLE.sub("", _undotted(text)).casefold())
     plain = _COUNTRY.sub(lambda match: "uk" if match[1] else "us", plain)
-    plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(c))  # Napoléon
+    plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not _is_accent(c))  # Napoléon
     found = _WORD.findall(_ENDING.sub(r"\1\2\3", plain).replace("'", ""))
     return tuple(_SAME.get(word, word) for word in found)
 
@@ -118,6 +127,8 @@ def same_words(answer: str, gold: str) -> bool:
             return True
     if not is_prose(answer) or not is_prose(gold):
         return False
+    if (accents := _accents(answer)) and (others := _accents(gold)) and accents != others:
+        return False  # they may be missing, but bò is not bố
     left, right = words(answer), words(gold)
     if left != right and ("-" not in answer + gold or "".join(left) != "".join(right)):  # north-west
         return False
