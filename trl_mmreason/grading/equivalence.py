@@ -98,6 +98,7 @@ _TAKES_BACK = re.compile(
     r"\b(?:yes|no|true|false|or|maybe|perhaps|if|unless|otherwise|but|however|actually)\b|是的|不是|或|但|如果",
     re.IGNORECASE,
 )
+_RATE = re.compile(r"-?[¤€£¥].*(?:per |/ ?)([a-z]+)$")
 _MOLAR = re.compile(r"(?<=\d)\s+(m?)M$")
 _DEGREE, _RADIAN = (MeasurementUnit(Fraction(size), (("degree", 1),)) for size in ("1", "57.29577951308232"))
 MAGNITUDES = {"dozen": 12, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "hundred": 100, "thousand": 1000}
@@ -322,6 +323,9 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     if len(answer) > 1 and (named := parse_unit(answer)) and (gold_named := parse_unit(gold)):
         return named == gold_named  # `cm` and `centimetre`
+    rates = [rate and parse_unit(rate[1]) for rate in map(_RATE.match, (answer, gold))]
+    if all(rates) and rates[0] != rates[1]:
+        return False  # ¤3 per hour is not ¤3 per day
     (value, unit), (target, gold_unit) = (
         (text, PLAIN) if terms.variables and text[-1] in terms.variables else quantity(text) for text in (answer, gold)
     )
