@@ -195,6 +195,26 @@ def test_folder_of_json_lines_takes_the_files_of_the_split(folder):
         load_rows(folder, split="validation")
 
 
+def test_the_name_of_a_split_may_stand_anywhere_in_that_of_a_file(folder):
+    for name in ("math-train", "math_test", "physics.train", "physics-Val"):
+        write_lines(folder / f"{name}.jsonl", [{"question": "?", "answer": name}])
+    assert load_rows(folder).dataset["answer"][:] == ["math-train", "physics.train"]
+    assert load_rows(folder, split="test").dataset["answer"][:] == ["math_test"]
+
+
+def test_two_values_of_one_name_are_no_row(tmp_path):
+    twice = '{"prompt": "a", "answer": "1", "answer": "2"}'
+    (tmp_path / "r.jsonl").write_text(f'{twice}\n{{"prompt": "b", "answer": "3"}}')
+    loaded = load_rows(tmp_path / "r.jsonl")
+    assert loaded.dataset["answer"][:] == ["3"]
+    assert "`answer` comes twice" in loaded.problems[0].message
+    question = '"7": {"prompt": "a", "answer": "1"}'  # two questions of one id
+    for text, name in ((f"[{twice}]", "answer"), (f"{{{question}, {question}}}", "7")):
+        (tmp_path / "r.json").write_text(text)
+        with pytest.raises(DataError, match=f"`{name}` comes twice"):
+            load_rows(tmp_path / "r.json")
+
+
 def test_image_folder_with_json_lines(folder):
     # the layout of datasets' imagefolder: `file_names` holds several images, relative to the metadata file
     write_lines(folder / "pictures/metadata.jsonl", image_rows("file_names", ""))

@@ -33,6 +33,7 @@ from .row_columns import CONVERSATIONS, SYNONYMS
 from .row_values import RefusedValue
 from .rows import DataError
 from .unseen_media import unseen_media
+from .user_text import parse_unique
 
 _LINES = (".jsonl", ".json", ".csv", ".tsv")  # read line by line
 SUFFIXES = (".parquet", *_LINES)
@@ -146,11 +147,13 @@ def _refuse_mixed(folder: Path) -> None:
 
 
 def _files_of_split(files: list[Path], split: str) -> list[Path]:
-    """Select the files named after the split (`test-0001.jsonl`), or for "train" those not named after another."""
-    split_of = {file: re.split(r"[-_.]", file.stem)[0].lower() for file in files}
+    """Select the files named after the split (`test-1.jsonl`, `math_test.jsonl`), or for "train" those after none."""
+    splits = {"train", split, *_OTHER_SPLITS}
+    words = {file: re.split(r"[-_. ]", file.stem.lower()) for file in files}
+    split_of = {file: next(filter(splits.__contains__, words[file]), "") for file in files}
     named = [file for file in files if split_of[file] == split]
     if not named and split == "train":
-        named = [file for file in files if split_of[file] not in _OTHER_SPLITS]
+        named = [file for file in files if not split_of[file]]
     if not named:
         raise DataError(f"{files[0].parent} has no file for the split {split!r}; it has {[f.name for f in files]}")
     return named
@@ -197,8 +200,8 @@ def _read_json(file: Path) -> list[str]:
         rows = _rows_of_object(text, file)
         return text.split("\n") if rows is None else [json.dumps(row) for row in rows]
     try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
+        rows = parse_unique(text)
+    except ValueError as error:
         raise DataError(f"{str(file)!r} is not valid JSON: {error}") from error
     return [json.dumps(row) for row in rows]  # in ASCII: half a surrogate pair is its row's problem
 
@@ -210,9 +213,11 @@ def _rows_of_object(text: str, file: Path) -> list[Any] | None:
     are questions by their ids, as in ScienceQA and MathVista. Any other object is a row.
     """
     try:
-        value = json.loads(text)
+        value = parse_unique(text)
     except json.JSONDecodeError:
         return None
+    except ValueError as error:
+        raise DataError(f"{str(file)!r} is not valid JSON: {error}") from error
     if isinstance(value, dict) and _are_columns(value):
         fix = f'with pandas df.to_json("{file.stem}.jsonl", orient="records", lines=True)'
         raise DataError(f"{str(file)!r} holds a table by its columns, expected rows. Fix: write objects, {fix}")
@@ -289,8 +294,8 @@ def _stored(feature: Any) -> Any:
 
 def parse_line(line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
+        row = parse_unique(line)
+    except ValueError as error:
         raise RefusedValue("line is not JSON", f"{error}; the line begins {line[:60]!r}") from error
     if not isinstance(row, dict):
         raise RefusedValue("line is no object", f'expected {{"column": value, …}}; the line begins {line[:60]!r}')

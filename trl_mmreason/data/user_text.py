@@ -21,10 +21,11 @@ def parse_unique(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    repeated = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
-    if repeated:
-        raise ValueError(f"`{repeated[0]}` comes twice")
-    return dict(pairs)
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"`{repeated}` comes twice")
+    return values
 
 
 def parse_unique_yaml(text: str) -> Any:
