@@ -136,6 +136,13 @@ def test_the_first_mistake_is_told_from_what_was_written(working, answer, expect
     assert first_mistake(PROBLEM, working, answer) == expected
 
 
+def test_the_first_mistake_of_a_choice_at_a_glance_is_its_result():
+    problem = make_problem("adding", 4, multiple_choice=True)
+    right, slip = solve(problem), solve(problem, error="slip")
+    assert first_mistake(problem, right.result, right.answer) is None
+    assert first_mistake(problem, slip.result, slip.answer) == "8+1=9"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(("category", "level"), EVERY_KIND)
 @pytest.mark.parametrize("multiple_choice", [False, True])

@@ -221,15 +221,16 @@ def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
         answer: the answer as stated.
     """
     *readings, work, stated = problem.steps
-    if working.strip() == answer.strip():
-        return None if answer.strip() == problem.answer else work.thought
+    answer = answer.strip()
+    if working.strip() == (problem.choices or {}).get(answer, answer):
+        return None if answer == problem.answer else work.thought
     as_read = read_working(problem, working).facts or problem.facts
     for step, (name, value) in zip(readings, problem.facts.items(), strict=True):
         if as_read[name] != value:
             return step.thought
     if spaced(work.thought) not in spaced(working):
         return work.thought
-    return None if answer.strip() == problem.answer else stated.thought
+    return None if answer == problem.answer else stated.thought
 
 
 def read_working(problem: Problem, working: str) -> Working:
