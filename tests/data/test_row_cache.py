@@ -96,6 +96,17 @@ def test_rows_are_checked_again_after_every_change_and_only_then(source, decoded
     assert decoded == ["b.png", "lost.png"] * 2
 
 
+def test_rows_of_a_folder_that_was_moved_are_read_from_where_it_is_now(tmp_path, monkeypatch):
+    (tmp_path / "a/data").mkdir(parents=True)
+    (tmp_path / "a/data/i.png").write_bytes(png())
+    (tmp_path / "a/data/rows.json").write_text('[{"prompt": "p", "images": ["i.png"], "answer": "1"}]')
+    for name in ("a", "b"):
+        monkeypatch.chdir(tmp_path / name)
+        assert load_rows("data/rows.json").dataset[0]["images"][0].mode == "RGB"  # the file is there
+        if name == "a":
+            (tmp_path / "a").rename(tmp_path / "b")
+
+
 def test_a_list_of_images_written_as_text_is_checked_again_after_a_change_too(source, decoded):
     rows = [{"prompt": "p", "images": "['a.png', 'lost.png']", "answer": "a"}, {"prompt": "p", "answer": "a"}]
     lines = write_lines(source.parent / "text.jsonl", rows)

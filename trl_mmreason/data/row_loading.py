@@ -247,7 +247,7 @@ def _load_source(source: Any, reading: _Reading, max_rows: int | None, seed: int
         unread = [column for column in left_out if "images" in columns and is_media_column(column)]
     reader = RowReader(
         columns,
-        table.image_root if reading.image_root is None else Path(reading.image_root).expanduser(),
+        Path(table.image_root if reading.image_root is None else reading.image_root).expanduser().absolute(),
         table.name,
         reading.system_prompt,
         tuple(unread),
