@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from .expressions import read
-from .listings import Ratio, Same
+from .listings import Same
 from .notation import Unreadable, is_name, split_top
-from .numeric import value_of
+from .numeric import numeric_ratio, value_of
 from .units import PERCENT, PLAIN, split_unit, without_units
 from .words import is_prose
 
@@ -73,14 +73,14 @@ def _defines(side: str) -> bool:
     return all(is_name(part.strip()) for part in parts if part.strip()) and any(map(str.strip, parts))
 
 
-def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
+def compare_equations(answer: str, gold: str, same: Same) -> bool | None:
     """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `A = lw = 3*4 = 12` is 12."""
     left, right = _equation(answer), _equation(gold)
     if left is None and right is None:
         return None
     if left and right and not _same_name(left.name, right.name):
         if (one := left.difference()) and (other := right.difference()):
-            return ratio(one, other) is not None or ratio(_cleared(one), _cleared(other)) is not None
+            return any(numeric_ratio(*pair) is not None for pair in ((one, other), (_cleared(one), _cleared(other))))
         if left.name and right.name:
             return False
     if right and right.difference() and not is_name(right.name):

@@ -216,7 +216,7 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return True
     if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
         return _quantities(answer, gold, terms)
-    same, ratio = partial(_same, terms=terms), _ratio
+    same = partial(_same, terms=terms)
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
         lambda: listings.compare_circled(answer, gold),
@@ -225,12 +225,12 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         lambda: _rounded(answer, gold, terms),
         lambda: moments.compare_moments(answer, gold),
         lambda: equations.compare_directed(answer, gold, same),
-        lambda: regions.compare_regions(answer, gold, same, ratio),
+        lambda: regions.compare_regions(answer, gold, same),
         lambda: listings.compare_vectors(answer, gold, same),
         lambda: listings.compare_matrices(answer, gold, same),
         lambda: listings.compare_matrix_products(answer, gold),
         lambda: listings.compare_listings(answer, gold, same),
-        lambda: equations.compare_equations(answer, gold, same, ratio),
+        lambda: equations.compare_equations(answer, gold, same),
         lambda: equations.compare_ratios(answer, gold, same),
         lambda: equations.compare_spans(answer, gold, same),
     ):
@@ -441,9 +441,3 @@ def _values(
         return numeric.numerically_equal(value, target, lenient=terms.lenient, **scales)
     except Unreadable:
         return bool(words(gold)) and same_words(answer, gold)
-
-
-def _ratio(answer: str, gold: str) -> float | None:
-    with suppress(Unreadable):
-        return numeric.numeric_ratio(answer, gold)
-    return None

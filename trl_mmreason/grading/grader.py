@@ -123,6 +123,7 @@ class Grader:
         self, completion: str, gold: Any, choices: Any = None, question: str | None = None, id: Any = None
     ) -> Verdict:
         _check(completion, choices, question)
+        question = question and question[-_QUESTION_CHARACTERS:]
         gold = gold.tolist() if hasattr(gold, "tolist") else gold  # of numpy
         # rows of a dataset with different choices have all letters, with None for those that are not theirs
         own = {str(label).upper(): str(text) for label, text in (choices or {}).items() if text is not None}
@@ -144,8 +145,7 @@ class Grader:
         if len(extracted) > MAX_CHARACTERS:
             reason = f"refused: {len(extracted)} characters long, more than {MAX_CHARACTERS} are not compared"
             return Verdict(False, f"{extracted[:_SHOWN]}…", reason, "size")
-        asked = question and question[-_QUESTION_CHARACTERS:]
-        return _decided(extracted, golds, tuple(known.items()), asked, self.tolerance == "lenient")
+        return _decided(extracted, golds, tuple(known.items()), question, self.tolerance == "lenient")
 
 
 def grader_or_rules(grader: Any, name: str) -> Any:

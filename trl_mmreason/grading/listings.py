@@ -13,7 +13,6 @@ from .words import is_prose
 MAX_ENTRIES = 100
 
 Same = Callable[[str, str], bool]
-Ratio = Callable[[str, str], float | None]
 # What is said to lie in a set
 MEMBER = re.compile(r"([^\W\d_](?:_\w+|_\{\w+\})?)\s*∈\s*(?=[^∈]*$)")
 # The point P of P(2, 3)

@@ -94,8 +94,11 @@ def _scaled(value: Any, unit: tuple[Fraction, Fraction]) -> Any:
 
 def numeric_ratio(answer: str, gold: str) -> Any:
     """The constant c ≠ 0 with answer = c · gold for all values of the variables, if there is one."""
-    left, right = read_both(answer, gold)
-    pairs = _values(left, right)
+    try:
+        left, right = read_both(answer, gold)
+        pairs = _values(left, right)
+    except Unreadable:
+        return None
     if not left.symbols | right.symbols or any(a == 0 or g == 0 for a, g in pairs):
         return None  # any two numbers have a ratio
     factors = [_Evaluator().divided(a, g) for a, g in pairs]

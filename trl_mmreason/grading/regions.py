@@ -6,9 +6,9 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from .listings import MEMBER, Ratio, Same, entries, few, unordered
+from .listings import MEMBER, Same, entries, few, unordered
 from .notation import Unreadable, bracketed, is_name, split_top
-from .numeric import value_of
+from .numeric import numeric_ratio, value_of
 from .units import parse_unit
 from .words import squeezed
 
@@ -51,13 +51,13 @@ class Region(NamedTuple):
         return [one for piece in self.pieces for condition in piece.conditions for one in condition]
 
 
-def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
+def compare_regions(answer: str, gold: str, same: Same) -> bool | None:
     """Compare two ranges: where they hold, and the variables if both name one; `None` where neither is a range."""
     if not (_speaks_of_order(answer) or _speaks_of_order(gold)):
         return None
     left, right = _region(answer), _region(gold)
     if left is None or right is None:
-        return _inequalities(answer, gold, ratio)
+        return _inequalities(answer, gold)
     if left.name and right.name and left.name != right.name:
         return False
     try:
@@ -183,11 +183,11 @@ def _rays(relation: str, end: str) -> list[Interval]:
     return [ray for sign, ray in (("<", below), (">", above)) if relation[0] in (sign, "!")]
 
 
-def _inequalities(answer: str, gold: str, ratio: Ratio) -> bool:
+def _inequalities(answer: str, gold: str) -> bool:
     """Compare inequalities such as `2x + y > 4` and `y > 4 − 2x`, up to a positive factor."""
     sides = [_RELATION.split(text) for text in (answer, gold)]
     if any(len(pieces) != 3 for pieces in sides):
         return False
     (a, first, b), (c, second, d) = sides
-    factor = ratio(f"({a})-({b})", f"({c})-({d})")
+    factor = numeric_ratio(f"({a})-({b})", f"({c})-({d})")
     return factor is not None and (first if factor > 0 else first.translate(_TURNED)) == second

@@ -39,7 +39,6 @@ _ASKED = re.compile(  # (s) is no unit in value(s) and f(s), nor (J) at the begi
 )
 # The other single letters are variables and articles more often than units.
 _ASKED_LETTERS = frozenset("mgshNJW")
-_QUESTION_CHARACTERS = 2000
 
 
 class MeasurementUnit(NamedTuple):
@@ -306,7 +305,7 @@ def asked_unit(question: str | None) -> MeasurementUnit | None:
     if not question:
         return None
     candidates = set()
-    for match in _ASKED.finditer(question[-_QUESTION_CHARACTERS:].replace("²", "^2").replace("³", "^3")):
+    for match in _ASKED.finditer(question.replace("²", "^2").replace("³", "^3")):
         name = next(group for group in match.groups() if group)
         # Chinese sentences run on after the unit
         names = [name] if name.isascii() else [name[:size] for size in range(len(name), 0, -1)]

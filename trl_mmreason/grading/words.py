@@ -38,15 +38,11 @@ _ORDINAL = re.compile(rf"\b(?:{'|'.join(ORDINALS)})\b")
 MONTH_NAMES = "january february march april may june july august september october november december".split()
 # Another word for the same
 _SAME = {name[:3]: name for name in (*MONTH_NAMES, "monday", "tuesday", "wednesday", "thursday", "friday")}
-_SAME |= {"gray": "grey", "anticlockwise": "counterclockwise", "colour": "color", "centre": "center"}
-_SAME |= {
-    "max": "maximum",
-    "min": "minimum",
-    "nw": "northwest",
-    "ne": "northeast",
-    "sw": "southwest",
-    "se": "southeast",
-}
+_SAME |= dict(
+    pair.split("=")
+    for pair in "gray=grey anticlockwise=counterclockwise colour=color centre=center max=maximum min=minimum "
+    "nw=northwest ne=northeast sw=southwest se=southeast".split()
+)
 _COUNTRY = re.compile(r"\b(?:united (?:states(?: of america)?|(kingdom))|usa)\b")
 # What a word may end in without meaning anything else: increasing, 左边
 _ENDING = re.compile(
