@@ -83,7 +83,7 @@ class Pen:
     """
 
     def __init__(self, scans: np.ndarray, labels: np.ndarray) -> None:
-        self._scans = {digit: scans[labels == digit] for digit in range(10)}
+        self._scans = {digit: list(scans[labels == digit]) for digit in range(10)}
 
     def digit(self, digit: int, rng: random.Random, *, by_hand: bool) -> Image.Image:
         """One digit, in white on black."""
@@ -106,7 +106,8 @@ class Pen:
             for column, digit in enumerate(map(int, str(number))):
                 ink.paste(self.digit(digit, rng, by_hand=by_hand), (column * CELL, row * CELL))
         dark, light = ([rng.randint(low, high) for _ in "RGB"] for low, high in ((0, 90), (200, 255)))
-        return Image.composite(*(Image.new("RGB", ink.size, tuple(each)) for each in (dark, light)), ink)
+        pen, paper = (Image.new("RGB", ink.size, tuple(each)) for each in (dark, light))
+        return Image.composite(pen, paper, ink)
 
 
 def read_digits(named: str | None) -> tuple[np.ndarray, np.ndarray]:
