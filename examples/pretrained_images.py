@@ -91,7 +91,7 @@ class Pen:
         size = rng.randint(18, 24)
         at = rng.randint(0, CELL - size), rng.randint(0, CELL - size)
         if by_hand:
-            scan = Image.fromarray(np.uint8(255 * rng.choice(self._scans[digit])))
+            scan = Image.fromarray((255 * rng.choice(self._scans[digit])).astype(np.uint8))
             cell.paste(scan.resize((size, size), Image.Resampling.BICUBIC), at)
         else:
             middle = at[0] + size / 2, at[1] + size / 2
