@@ -487,6 +487,29 @@ class TestLoading:
             model_loading.load_model(model, adapter=given, device="cpu")
             assert asked[0] == revision
 
+    def test_an_adapter_on_another_model_is_warned_of(self, adapter, checkpoints, tmp_path, caplog):
+        """Its tensors fit that one, too."""
+        _, folder = adapter
+        path = checkpoints("qwen2_5_vl")
+        TransformersEngine(path, adapter=folder)
+        assert caplog.text == ""
+        shutil.copytree(path, tmp_path, dirs_exist_ok=True)
+        TransformersEngine(str(tmp_path), adapter=folder)
+        [record] = caplog.records
+        assert f"{folder} was trained on {path}, and is put on {tmp_path}" in record.getMessage()
+
+    def test_an_adapter_brings_the_processor_that_was_saved_with_it(self, qwen, adapter, checkpoints, tmp_path):
+        """Whether it is named beside its base or alone: it was trained on this one's prompts."""
+        _, folder = adapter
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        _, processor = load(checkpoints("qwen2_5_vl"))
+        processor.chat_template = processor.chat_template.replace("You are a helpful assistant", "Be brief")
+        processor.save_pretrained(tmp_path)
+        alone = TransformersEngine(str(tmp_path))
+        named = TransformersEngine(checkpoints("qwen2_5_vl"), adapter=str(tmp_path))
+        assert named.processing_class.chat_template == alone.processing_class.chat_template == processor.chat_template
+        assert named.settings["processor"] == alone.settings["processor"] != qwen.settings["processor"]
+
     def test_an_adapter_that_does_not_reach_the_model_is_refused(self, adapter, tmp_path):
         _, folder = adapter
         shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

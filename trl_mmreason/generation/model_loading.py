@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,8 @@ from .patience import patient_state
 
 if TYPE_CHECKING:
     from transformers import Trainer
+
+logger = logging.getLogger(__name__)
 
 # What an image that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
@@ -100,11 +103,7 @@ def load_model(
     check_model_path(model, model_kwargs.get("cache_dir"))
     if adapter is not None:
         check_model_path(adapter)
-    base, base_revision = model, revision
-    if adapter is None:
-        base, base_revision, adapter = _base_of(model, revision)
-    elif revision is None and (saved := PeftConfig.from_pretrained(adapter)).base_model_name_or_path == model:
-        base_revision = saved.revision
+    base, base_revision, adapter = _base_of(model, revision, adapter)
     if device is not None and "device_map" in model_kwargs:
         raise ValueError(f"Got device={str(device)!r} and a device_map, which both place the model; give one of them.")
     source = {"revision": base_revision, "trust_remote_code": trust_remote_code}
@@ -114,7 +113,7 @@ def load_model(
     with loading_whole():  # whatever shards the policies that are trained here
         loaded = auto_class_of(config).from_pretrained(base, dtype=dtype, **source, **placed)
         if adapter is not None:
-            loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
+            loaded = PeftModel.from_pretrained(loaded, adapter)
             check_adapter_restored(loaded, adapter)
     keep_training_layout(loaded)
     use_matrix_product_for_patches(loaded)
@@ -124,10 +123,16 @@ def load_model(
     return loaded.eval(), weights
 
 
-def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """Load a model's processor, or a text-only model's tokenizer; for an adapter without one, its base model's."""
+def load_processor(
+    model: str, *, adapter: str | None = None, revision: str | None = None, trust_remote_code: bool = False
+) -> Any:
+    """Load a model's processor, or a text-only model's tokenizer; for an adapter without one, its base model's.
+
+    Args:
+        model, adapter, revision, trust_remote_code: as for `load_model`.
+    """
     check_model_path(model)
-    base, base_revision, adapter = _base_of(model, revision)
+    base, base_revision, adapter = _base_of(model, revision, adapter)
     config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
     sees = sees_images(config)
     own = PROCESSOR_FILES if sees else TOKENIZER_FILES
@@ -147,13 +152,29 @@ def saved_settings(model: str, *, revision: str | None = None, trust_remote_code
         return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model, **source))
 
 
-def _base_of(model: str, revision: str | None) -> tuple[str, str | None, str | None]:
+def _base_of(model: str, revision: str | None, adapter: str | None) -> tuple[str, str | None, str | None]:
     """Base model and its revision, and the adapter's folder; the model itself if it is no adapter."""
+    if adapter is not None:
+        adapter = _local(adapter, None)
+        if revision is None and (saved := PeftConfig.from_pretrained(adapter)).base_model_name_or_path == model:
+            revision = saved.revision
+        return model, revision, adapter
     if find_adapter_config_file(model, revision=revision) is None:
         return model, revision, None
     adapter = _local(model, revision)
     peft_config = PeftConfig.from_pretrained(adapter)
     return peft_config.base_model_name_or_path, peft_config.revision, adapter
+
+
+def warn_of_another_base(model: str, adapter: str) -> None:
+    """Warn of an adapter that is put on another model than the one that it was trained on, going by their names."""
+    own = PeftConfig.from_pretrained(_local(adapter, None)).base_model_name_or_path
+    if own and Path(own).resolve() != Path(model).resolve():
+        logger.warning(
+            "The adapter %s was trained on %s, and is put on %s: unless these are copies of one model, it is neither. "
+            "Fix: name that model, or the adapter alone.",
+            *(adapter, own, model),
+        )
 
 
 def _local(adapter: str, revision: str | None) -> str:

@@ -32,6 +32,7 @@ from .model_loading import (
     processor_fingerprint,
     sees_images,
     unencodable,
+    warn_of_another_base,
 )
 from .patience import rank_and_size
 
@@ -58,7 +59,7 @@ class TransformersEngine:
         model: a path or Hub id of a model or of a LoRA adapter, or a model instance, which is sampled as it is at each
             call.
         processing_class: its processor, or its tokenizer if it is text-only (a request with images is then its own
-            `Failure`); by default the one saved with the model. It is not changed.
+            `Failure`); by default the one saved with the adapter, or else with the model. It is not changed.
         batch_size: answers generated at a time. A batch that does not fit in memory is halved until it does.
         chat_template_kwargs: handed to the chat template.
         **loading: `adapter`, `dtype`, `device`, `revision`, `trust_remote_code` and what `from_pretrained` takes; see
@@ -82,6 +83,8 @@ class TransformersEngine:
             self.model, self._weights = load_model(model, **loading)
             if rank_and_size(None, None)[0] == 0:
                 warn_of_ignored_settings(type(self).__name__, self.model, _OWN_SETTINGS, "answers are sampled without.")
+                if (adapter := loading.get("adapter")) is not None:
+                    warn_of_another_base(model, adapter)
         elif loading:
             raise TypeError(
                 f"TransformersEngine: got {sorted(loading)} with a model that is loaded already, a "
@@ -90,8 +93,8 @@ class TransformersEngine:
         else:
             self.model = model
         if processing_class is None:
-            trusted = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
-            processing_class = load_processor(path, **trusted)
+            named = ("adapter", "revision", "trust_remote_code")
+            processing_class = load_processor(path, **{name: loading[name] for name in named if name in loading})
         _check_fits(self.model, processing_class)
         self.processing_class = processing_class
         self._tokenizer = tokenizer_of(processing_class)
