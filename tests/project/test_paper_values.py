@@ -242,7 +242,7 @@ RECIPES = [
     (name, path)
     for name, stage in STAGES.items()
     for path in sorted(ROOT.glob(f"configs/{stage.recipes.partition(':')[0]}/*.yaml"))
-    if path.stem not in ("miniature", "pretrained", "your_model")  # sizes of our own
+    if path.stem not in ("miniature", "pretrained", "pretrained_images", "your_model")  # sizes of our own
 ]
 
 
