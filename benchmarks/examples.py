@@ -188,7 +188,7 @@ PRETRAINED = {
     "SRPO": _Arm("srpo", "acc_t2", "acc_t2"),
 }
 
-_A_POINT = 6  # updates of AdaPO whose mean is one point of a curve
+_POINTS = 4  # of a curve, each the mean of a quarter of a run
 
 
 def pretrained(
@@ -261,9 +261,10 @@ def _draw_pretrained(root: Path, arms: Sequence[str], seeds: Sequence[int], pict
         points = []
         for seed in seeds:
             values = logged(root / f"{method}-{seed}", metric)
-            parts = [values[at : at + _A_POINT * times] for at in range(0, len(values), _A_POINT * times)]
+            size = len(values) // _POINTS
+            parts = [values[at : at + size] for at in range(0, size * _POINTS, size)]
             points.append([100 * fmean(part) for part in parts])
-        updates = [_A_POINT * (place + 0.5) for place in range(len(points[0]))]
+        updates = [size / times * (place + 0.5) for place in range(_POINTS)]
         for each in points:
             axes.plot(updates, each, color=f"C{colour}", linewidth=0.8, alpha=0.5)
         mean = [fmean(each) for each in zip(*points, strict=True)]

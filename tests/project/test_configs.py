@@ -32,7 +32,12 @@ SELF_EVOLUTION = sorted(ROOT.glob("configs/self_evolution/*.yaml"))  # likewise
 STUDY = sorted(ROOT.glob("configs/study/*.yaml"))  # with a section an arm
 SECTIONED = [*CHAIN_OF_STEP, *SOPHIA, *SELF_EVOLUTION, *STUDY]
 CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in [*LAUNCHERS, *SECTIONED])
-OURS = ("miniature", "pretrained", "pretrained_images", "your_model")  # no paper has them; test_your_model.py trains with the last
+OURS = (
+    "miniature",
+    "pretrained",
+    "pretrained_images",
+    "your_model",
+)  # no paper has them; test_your_model.py trains with the last
 PAPER_MODELS = [path for path in CONFIGS if path.stem not in OURS]
 ADAPO = [path for path in CONFIGS if path.parent.name == "adapo" and path.stem != "your_model"]
 ADAPO_7B, ADAPO_QLORA = (ROOT / f"configs/adapo/qwen2_5_vl_7b{ending}.yaml" for ending in ("", "_qlora"))
@@ -100,7 +105,13 @@ def test_every_value_cites_its_place_or_says_ours(path):
             assert re.match(r'"Datasets"|Table \d|Fig\. \d|Section \d|Appendix B|[AB]\.\d|ours', text), key
 
 
-@each([path for path in [*CONFIGS, *SECTIONED] if path.stem not in ("miniature", "pretrained", "pretrained_images") and path not in STUDY])
+@each(
+    [
+        path
+        for path in [*CONFIGS, *SECTIONED]
+        if path.stem not in ("miniature", "pretrained", "pretrained_images") and path not in STUDY
+    ]
+)
 def test_every_recipe_evaluates_and_logs_to_a_tracker(path):
     given = yaml.safe_load(path.read_text())
     assert given["eval_dataset_name"]
