@@ -19,8 +19,9 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from .replaced import replaced
 from .sharding import whole_state
 
-_SCALING = re.compile(r"alpha|rslora|scaling|seed|prng_key|alora_invocation")
-"""Settings by which the same tensors are another adapter: factors, and what places or directions were drawn by."""
+_SCALING = re.compile(r"alpha|rslora|scaling|seed|prng_key|alora_invocation|token_indices|init_lora|cayley")
+"""Settings by which the same tensors are another adapter: factors, tokens, what places or directions were drawn by, and
+beginnings such as PiSSA's, which are taken out of the base model."""
 
 
 class CheckpointError(RuntimeError):
@@ -66,10 +67,10 @@ def check_names(live: Collection[str], saved: Collection[str], checkpoint: str |
 
 
 def check_scaling(model: PeftModel, checkpoint: str | Path) -> None:
-    """Compare what the active adapter's tensors are multiplied by with what those in `checkpoint` were.
+    """Compare the settings that say what the active adapter's tensors mean with those in `checkpoint`.
 
     Raises:
-        CheckpointError: it differs, so that the same tensors would be another model.
+        CheckpointError: one differs, so that the same tensors would be another model.
     """
     if not (Path(checkpoint) / "adapter_config.json").is_file():
         return
