@@ -31,6 +31,7 @@ def test_a_new_adapter_names_the_revision_of_its_base(checkpoints, tmp_path):
     trainer = made(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"peft_config": adapter}, model_init_kwargs=init)
     trainer.save_model()
     assert PeftConfig.from_pretrained(str(tmp_path)).revision == "v2"
+    assert adapter.revision is None  # as it may be given to a trainer of another revision, too
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 from datasets import ClassLabel, Dataset
@@ -102,7 +103,8 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
                 f"{type(self).__name__}: the policy has an adapter of transformers' own add_adapter, which has no "
                 "reference without it. Fix: a model with PeftModel.from_pretrained or get_peft_model, or beta=0."
             )
-        _remember_revision(model, args, named.get("peft_config"))
+        if "peft_config" in named:
+            named["peft_config"] = _with_revision(named["peft_config"], model, args)
         try:
             with new_adapters_leave_the_base(model):
                 init(self, *positional, **named)
@@ -131,11 +133,14 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
     return checked
 
 
-def _remember_revision(model: Any, args: Any, adapter: Any) -> None:
-    """Let a new adapter name the revision of the policy, as whoever loads it would take the main one for its base."""
+def _with_revision(adapter: Any, model: Any, args: Any) -> Any:
+    """A new adapter's configuration with the revision of the policy: whoever loads it would take the main one for its
+    base. It is a copy, as the next trainer that is given this one may train another revision."""
     revision = (getattr(args, "model_init_kwargs", None) or {}).get("revision")
     if isinstance(model, str) and revision not in (None, "main") and getattr(adapter, "revision", "") is None:
+        adapter = copy(adapter)
         adapter.revision = revision
+    return adapter
 
 
 def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: str) -> Config:
