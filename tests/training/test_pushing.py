@@ -10,8 +10,8 @@ MODEL = {
     *("trainer_state.json", "facts.json", "runs/Jan01/events.out.tfevents.1"),
 }
 RESUMED_FROM = {
-    *("_files.json", "optimizer.pt", "scheduler.pt", "rng_state_0.pth", "latest", "global_step3/mp_rank_00.pt"),
-    *("optimizer_0/__0_0.distcp", "pytorch_model_fsdp_0/.metadata"),
+    *("_files.json", "optimizer.pt", "scheduler.pt", "rng_state_0.pth", "latest", "reference.pt"),
+    *("global_step3/mp_rank_00.pt", "optimizer_0/__0_0.distcp", "pytorch_model_fsdp_0/.metadata"),
 }
 KEPT = {
     *("training.html", "report.html", "rounds.sqlite", "stages.sqlite", "_run.sqlite", "rows.json", "anything.parquet"),

@@ -25,7 +25,7 @@ _MODEL = (
     *("README.md", "training_args.bin", "trainer_state.json", "facts.json", "curves.png", "runs/**/*tfevents*"),
 )
 _RESUMED_FROM = (  # what a checkpoint holds beside the model
-    *(FILES, "optimizer*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "latest"),
+    *(FILES, "optimizer*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "latest", "reference.pt"),
     *("global_step*/*", "optimizer_*/*", "pytorch_model_fsdp*/*"),
 )
 
