@@ -196,10 +196,11 @@ def test_folder_of_json_lines_takes_the_files_of_the_split(folder):
 
 
 def test_the_name_of_a_split_may_stand_anywhere_in_that_of_a_file(folder):
-    for name in ("math-train", "math_test", "physics.train", "physics-Val"):
+    for name in ("math-train", "math_test", "physics.train", "physics-Val", "test2", "train1"):
         write_lines(folder / f"{name}.jsonl", [{"question": "?", "answer": name}])
-    assert load_rows(folder).dataset["answer"][:] == ["math-train", "physics.train"]
-    assert load_rows(folder, split="test").dataset["answer"][:] == ["math_test"]
+    assert load_rows(folder).dataset["answer"][:] == ["math-train", "physics.train", "train1"]
+    assert load_rows(folder, split="test").dataset["answer"][:] == ["math_test", "test2"]
+    assert load_rows(folder, split="test2").dataset["answer"][:] == ["test2"]
 
 
 def test_two_values_of_one_name_are_no_row(tmp_path):

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -149,8 +150,11 @@ def _refuse_mixed(folder: Path) -> None:
 def _files_of_split(files: list[Path], split: str) -> list[Path]:
     """Select the files named after the split (`test-1.jsonl`, `math_test.jsonl`), or for "train" those after none."""
     splits = {"train", split, *_OTHER_SPLITS}
-    words = {file: re.split(r"[-_. ]", file.stem.lower()) for file in files}
-    split_of = {file: next(filter(splits.__contains__, words[file]), "") for file in files}
+    split_of = {}
+    for file in files:
+        words = re.split(r"[-_. ]", file.stem.lower())
+        words += [word.strip(string.digits) for word in words]  # `test2.jsonl` is of the split test2, or else of test
+        split_of[file] = next(filter(splits.__contains__, words), "")
     named = [file for file in files if split_of[file] == split]
     if not named and split == "train":
         named = [file for file in files if not split_of[file]]
