@@ -169,7 +169,7 @@ def test_a_folder_of_json(tmp_path):
         load_benchmark("we_math", tmp_path / "copy", split="test")
 
 
-def test_json_that_is_keyed_by_the_names_of_the_rows_as_mathvista_is(tmp_path):
+def test_json_that_is_keyed_by_the_names_of_the_rows_as_mathvista_is(tmp_path, monkeypatch):
     layout = LAYOUTS["mathvista"]
     images = saved(LAYOUTS["mv_math"], tmp_path / "copy").parent / "images"
     rows = {}
@@ -180,6 +180,11 @@ def test_json_that_is_keyed_by_the_names_of_the_rows_as_mathvista_is(tmp_path):
     loaded = load_benchmark("mathvista", images.parent / "annot_testmini.json")
     assert loaded["id"][:] == ["1", "2"]
     assert [row["images"][0].getpixel((0, 0)) for row in loaded] == [COLOURS["red"], COLOURS["blue"]]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(load_benchmark("mathvista", "~/copy/annot_testmini.json")) == 2
+    (images.parent / "annot_testmini.json").write_text(json.dumps(rows).replace('"2": {', '"1": {'))
+    with pytest.raises(BenchmarkError, match="is not valid JSON: `1` comes twice"):  # one was lost
+        load_benchmark("mathvista", images.parent / "annot_testmini.json")
 
 
 def test_a_broken_line_is_named(tmp_path):

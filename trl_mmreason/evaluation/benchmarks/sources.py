@@ -14,6 +14,7 @@ from datasets.exceptions import DatasetsError
 from ...data.folders import is_missing_path
 from ...data.row_sources import LINE, Source, json_columns, read_source, undecoded
 from ...data.rows import DataError
+from ...data.user_text import parse_unique
 from .adapter import Benchmark, BenchmarkError
 
 _LOADING_ERRORS = (OSError, ValueError, RuntimeError, DatasetsError)
@@ -62,12 +63,12 @@ def _open(benchmark: Benchmark, source: Any, split: str, rows: int) -> Source:
         raise BenchmarkError(f"{benchmark.name}: cannot load rows from a {type(source).__name__}. {_where(benchmark)}")
     if is_missing_path(str(source)):
         raise BenchmarkError(f"{benchmark.name}: {str(source)!r} does not exist here. {_where(benchmark)}")
-    path = Path(source)
+    path = Path(source).expanduser()
     if path.is_file():
         return _keyed_rows(path) or _checked(benchmark, path, split)
     if path.is_dir() and not any(path.rglob("*.parquet")):
         return _checked(benchmark, path, split)
-    return _repository(benchmark, str(source), split)
+    return _repository(benchmark, str(path if path.is_dir() else source), split)
 
 
 def _checked(benchmark: Benchmark, source: Path | Dataset, split: str) -> Source:
@@ -82,9 +83,9 @@ def _keyed_rows(path: Path) -> Source | None:
     if path.suffix != ".json":
         return None
     try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError:
-        return None  # lines of JSON, or broken: `read_source` says where
+        rows = parse_unique(path.read_text(encoding="utf-8-sig"))
+    except ValueError:
+        return None  # lines of JSON, broken, or with a name twice: `read_source` says where
     if not isinstance(rows, dict) or not rows or not all(isinstance(row, dict) for row in rows.values()):
         return None
     lines = Dataset.from_dict({LINE: [json.dumps(row, ensure_ascii=False) for row in rows.values()]})
