@@ -91,6 +91,13 @@ def test_every_method_has_a_template_whose_marked_settings_are_filled_in_or_name
 
 
 @pytest.mark.full
+def test_a_path_behind_an_equals_sign_may_begin_with_the_home_folder(folder, monkeypatch):
+    """No shell replaces a ~ there: a folder of that name was made."""
+    monkeypatch.setenv("HOME", str(folder))
+    main(["new", "adapo", "--data=~/my.jsonl", "--model", "org/model", *COLUMNS, "--output=~/mine.yaml"])
+    assert yaml.safe_load((folder / "mine.yaml").read_text())["dataset_name"] == f"{folder}/my.jsonl"
+
+
 def test_what_is_still_missing_is_named(folder, capsys):
     options = ["--data", "my.jsonl", "--eval-data", "test.jsonl", "--model", "org/model", *COLUMNS]
     with pytest.raises(SystemExit, match=r"training will not take chain_of_step-mine.yaml as it is"):
@@ -100,7 +107,9 @@ def test_what_is_still_missing_is_named(folder, capsys):
     assert "step_dataset: there is no data/chains.parquet." in said
 
 
-@pytest.mark.parametrize("name", ["org/model", "1_000", "null", "True", "12:30", "0x1f", ".inf", "2024-01-01T10:00:00"])
+@pytest.mark.parametrize(
+    "name", ["org/model", "1_000", "null", "True", "12:30", "0x1f", ".inf", "2024-01-01T10:00:00", "2026-02-30"]
+)
 def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name):
     recipe = recipe_text("adapo", {"model_name_or_path": name})
     assert yaml.safe_load(recipe)["model_name_or_path"] == name

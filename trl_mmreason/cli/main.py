@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -63,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] != ["train"]:  # whose options are the method's
         given = [re.sub(r"^--[\w-]+", lambda option: option[0].replace("_", "-"), one) for one in given]
+        home = os.path.expanduser("~/")  # which shells put behind a space alone
+        given = [re.sub(r"^(--[\w-]+=)~/", lambda option: option[1] + home, one) for one in given]
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(given)
     if "run" not in arguments:

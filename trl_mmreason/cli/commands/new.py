@@ -14,6 +14,7 @@ import re
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,7 @@ def recipe_text(method: str, given: Mapping[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     """A value in one line of YAML, of which JSON is a part."""
-    if isinstance(value, str) and re.fullmatch(r"[\w./:-]*[\w./-]", value) and yaml.safe_load(value) == value:
-        return value
+    with suppress(ValueError):  # YAML's, of what begins as a date, such as 2026-02-30
+        if isinstance(value, str) and re.fullmatch(r"[\w./:-]*[\w./-]", value) and yaml.safe_load(value) == value:
+            return value
     return json.dumps(value, ensure_ascii=False)
