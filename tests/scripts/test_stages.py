@@ -214,7 +214,7 @@ def test_all_sections_are_checked_before_a_stage(sections, options, message, tmp
         ({"run_name": "'7 # seven'", "report_to": "[none]"}, {"run_name": "7 # seven", "report_to": ["none"]}),
         ({"lr_scheduler_kwargs": "{a: b}"}, {"lr_scheduler_kwargs": {"a": "b"}}),
         ({"run_name": '"mine" again', "project": "[a] b"}, {"run_name": '"mine" again', "project": "[a] b"}),
-        ({"run_name": "2026-11-30"}, {"run_name": "2026-11-30"}),
+        *(({"run_name": date}, {"run_name": date}) for date in ("2026-11-30", "2026-02-30")),
     ],
 )
 def test_text_of_an_option_stays_as_it_is_where_yaml_would_read_a_comment_or_a_mapping(given, meant):

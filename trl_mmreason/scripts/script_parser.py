@@ -269,7 +269,7 @@ def _option_value(text: str) -> Any:
     """
     value: Any = text
     if re.fullmatch(r"[\[{'\"].*|[+-]?\.?\w[\w.+-]*|~", text.strip(), re.DOTALL):
-        with suppress(yaml.YAMLError):
+        with suppress(yaml.YAMLError, ValueError):  # the latter of what begins as a date, such as 2026-02-30
             value = values_of(yaml.safe_load(text.strip()))
     return text if isinstance(value, date) else value  # no setting is one
 
