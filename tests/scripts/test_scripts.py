@@ -226,6 +226,7 @@ def parsed_model(tmp_path, *given):
         (["--use_dora", "true"], "use_dora=True is of an adapter"),
         (["--use_rslora", "true"], "use_rslora=True is of an adapter"),
         (["--lora_dropout", "0.05"], "lora_dropout=0.05 is of an adapter"),
+        (["--use_peft", "false", "--lora_r", "8"], "lora_r=8 is of an adapter"),
         (["--lora_modules_to_save", "lm_head"], "lora_modules_to_save=['lm_head'] is of an adapter"),
         (
             ["--bnb_4bit_quant_type", "fp4"],

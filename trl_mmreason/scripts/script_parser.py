@@ -139,12 +139,13 @@ class ScriptParser(TrlParser):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
             for option, value in pairwise(args):
                 _refuse_repeated_names(option, value)
-            self._said = {one[2:].partition("=")[0].replace("-", "_") for one in args if one.startswith("--")}
+            self._options = {one[2:].partition("=")[0].replace("-", "_") for one in args if one.startswith("--")}
+            self._said = self._options
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
                 self.config = args[place]
                 config = read_config(self.config)
-                self._said |= config.keys()
+                self._said = self._options | config.keys()
                 self._refuse_wrong_keys(config)
                 args[place] = str(config_file(self.config))
             *parsed, options = super().parse_args_and_config(args, return_remaining_strings=True)
@@ -185,11 +186,12 @@ class ScriptParser(TrlParser):
             self._refuse_unused(part)
 
     def _refuse_unused(self, part: ModelConfig) -> None:
-        """Refuse settings of adapters or of 4 bits where these are off, unless that is said: a recipe may hold both."""
+        """Refuse settings of adapters or of 4 bits where these are off; a recipe may hold both if that is said."""
         for needed, names in _NEED.items():
-            for name in () if needed in self._said or getattr(part, needed) else names:
+            for name in () if getattr(part, needed) else names:
                 usual = _NO_DROPOUT if name == "lora_dropout" else getattr(ModelConfig, name)
-                if (value := getattr(part, name)) != usual:
+                is_of_recipe = needed in self._said and name not in self._options
+                if (value := getattr(part, name)) != usual and not is_of_recipe:
                     raise ValueError(f"{name}={value!r} {_WITHOUT[needed]}. Fix: --{needed} true, or leave {name} out")
 
     def set_defaults_with_config(self, **config: Any) -> list[str]:
