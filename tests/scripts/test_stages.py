@@ -131,11 +131,18 @@ def test_a_finished_stage_is_none_of_another_revision_of_the_policy(tmp_path):
         OneStage(args, ModelConfig("policy", model_revision="v2")).do("read")
 
 
-def test_a_finished_stage_is_none_of_another_kind_of_adapter(tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "value"),
+    [
+        *(("use_dora", True), ("load_in_4bit", True), ("load_in_8bit", True)),
+        *(("bnb_4bit_quant_type", "fp4"), ("use_bnb_nested_quant", True)),
+    ],
+)
+def test_a_finished_stage_is_none_of_another_kind_of_adapter_or_of_other_bits(tmp_path, changed, value):
     args = AskingArguments("miniature/adding", train_rows=1, output_dir=str(tmp_path), common={"use_cpu": True})
     OneStage(args, ModelConfig("policy", use_peft=True)).do("read")
-    with pytest.raises(SettingsChanged, match=r"use_dora: \(absent\) → True"):
-        OneStage(args, ModelConfig("policy", use_peft=True, use_dora=True)).do("read")
+    with pytest.raises(SettingsChanged, match=rf"{changed}: \(absent\) → {value!r}"):
+        OneStage(args, ModelConfig("policy", use_peft=True, **{changed: value})).do("read")
 
 
 def test_a_stage_names_the_one_that_it_needs(tmp_path):
@@ -298,8 +305,11 @@ def test_the_policy_as_it_came_is_sampled_in_the_revision_that_is_trained(tmp_pa
     policy = ModelConfig("policy", model_revision="v2")
     pipeline = stages.Pipeline(Arguments(**asked), policy)
     assert (pipeline.sampler("policy"), pipeline.sampler(tmp_path)) == ("v2", None)
+    looked_at = []  # whether that revision is an adapter
+    monkeypatch.setattr(stages, "find_adapter_config_file", lambda _, revision=None: looked_at.append(revision))
     pipeline = stages.Pipeline(Arguments(**asked, vllm={"max_model_len": 64}), policy)
     assert pipeline.sampler("policy").settings == {"revision": "v2", "max_model_len": 64}
+    assert looked_at == ["v2"]
     assert stages.Pipeline(Arguments(**asked), ModelConfig("policy")).sampler("policy") is None
 
 

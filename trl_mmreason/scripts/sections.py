@@ -247,7 +247,7 @@ class StagedArguments(DataArguments):
                 if getattr(self, section).get(name):
                     yield section, name, f"`{name}` {pushes} is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
             name, resumes = "resume_from_checkpoint", "is for methods of one stage, as every stage resumes by itself"
-            if getattr(self, section).get(name) not in (None, False, "auto"):
+            if getattr(self, section).get(name) not in (None, "auto"):
                 yield section, name, f"`{name}` {resumes}. Fix: leave it out"
 
     def config(self, section: str, folder: Path, **own: Any) -> Any:
