@@ -243,6 +243,7 @@ BAD = [
     ("choices", r"['\frac{1}{2}', '1']", "wrong type", "expected a dictionary"),  # Python would read a form feed
     ("choices", {"first": "x"}, "wrong choices", "the choices are named ['first']; expected capital letters"),
     ("choices", {"A": ""}, "wrong choices", "one of them is empty"),
+    ("choices", "{'A': 'x', 'A': 'y'}", "wrong choices", "one letter comes twice"),
     ("prompt", " <image>\n", "empty prompt", "the prompt has no text"),
     ("prompt", [], "empty prompt", "the prompt has no user message"),
     ("prompt", 5, "wrong type", "got 5 (int); expected a string or a list of messages"),

@@ -203,8 +203,12 @@ def read_choices(value: Any) -> dict[str, str] | None:
     Both may be written as text, as in CSV and MMMU.
     """
     if isinstance(value, str) and value.strip()[:1] in ("[", "{") and not _UNCLEAR_LIST.search(value):
+        text, letters = value.strip(), list[Any]()
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            value = ast.literal_eval(value.strip())
+            read = ast.parse(text, mode="eval").body
+            value, letters = ast.literal_eval(read), getattr(read, "keys", [])
+        if isinstance(value, Mapping) and len(value) < len(letters):
+            raise RefusedValue("wrong choices", f"the choices are {show(text)}; one letter comes twice")
     if value is None or value in ([], {}, ""):
         return None
     if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
