@@ -183,8 +183,8 @@ def test_the_order_is_random_and_the_seed_s():
         ({"text": rewarded("high")}, {"text": 1.0}, "the reward of row 0 of part 'text' is 'high'"),
         ({"made": made(2), "text": text(2)}, {"made": 1.0, "text": 0.0}, "each to be above 0"),
         ({"made": made(2), "text": text(2)}, {"made": 0.5, "text": 0.4}, "1 as their sum"),
-        ({"made": made(2), "text": text(2).select([])}, {"made": 0.5, "text": 0.5}, "part 'text' is empty"),
-        ({"text": rewarded(0.0, 0.0)}, {"text": 1.0}, "part 'text' is empty"),
+        ({"made": made(2), "text": text(2).select([])}, {"made": 0.5, "text": 0.5}, "'text' has no row with a reward"),
+        ({"text": rewarded(0.0, 0.0)}, {"text": 1.0}, "'text' has no row with a reward"),
         ({"made": made(2).remove_columns("completion")}, {"made": 1.0}, r"part 'made' .* lacks \['completion'\]"),
         (
             {"text": Dataset.from_list([{"prompt": "Why?", "completion": [{"role": "user", "content": "?"}]}])},

@@ -180,9 +180,9 @@ class IterativeDPOConfig(DPOConfig):
         _ = self.sampling_params  # refuses what is out of range
         if self.eval_strategy != "no" or self.eval_on_start:
             raise ValueError(
-                f"IterativeDPOConfig: eval_strategy={IntervalStrategy(self.eval_strategy).value!r} and eval_on_start="
-                f"{self.eval_on_start} are not supported: other questions are answered before the first and after each "
-                "round. Leave them 'no' and False, and pass these questions as eval_dataset."
+                f"IterativeDPOConfig: got eval_strategy={IntervalStrategy(self.eval_strategy).value!r} and "
+                f"eval_on_start={self.eval_on_start}, expected 'no' and False: other questions are answered before the "
+                "first and after each round. Fix: leave both out, and pass these questions as eval_dataset."
             )
         if self.save_strategy == "best":
             raise ValueError(

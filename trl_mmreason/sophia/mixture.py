@@ -179,7 +179,7 @@ def _rewarded(name: str, part: Dataset) -> Dataset:
         where = f"of part {name!r}"
         part = part.select([n for n, reward in rewards if finite_reward(reward, f"mix: the reward of row {n} {where}")])
     if not len(part):
-        raise ValueError(f"mix: part {name!r} is empty; remove it and redistribute its share.")
+        raise ValueError(f"mix: part {name!r} has no row with a reward; remove it and redistribute its share.")
     return part
 
 
