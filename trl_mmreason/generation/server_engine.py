@@ -94,11 +94,9 @@ class ServerEngine:
                 f"ServerEngine: got concurrency={concurrency}, timeout_seconds={timeout_seconds}, "
                 f"max_retries={max_retries}; expected concurrency ≥ 1, timeout_seconds > 0 and max_retries ≥ 0."
             )
-        kept = {name for name, value in (extra_body or {}).items() if name != "seed" or value is not None}
-        fixed = sorted(
-            {"messages", "n", "seed", "stream"} & kept
-        )  # one seed would make all answers to a question alike
-        if fixed:
+        # One seed would make all answers to a question alike; None leaves it out, for a server that takes none.
+        given = {name for name, value in (extra_body or {}).items() if (name, value) != ("seed", None)}
+        if fixed := sorted({"messages", "n", "seed", "stream"} & given):
             raise ValueError(f"ServerEngine: extra_body holds {fixed}, which follow from each request; leave them out.")
         import_openai()
         self.model = model
@@ -213,9 +211,7 @@ class ServerEngine:
         fields = {name: value for name, value in {"seed": seed, **body}.items() if value is not None}
         reply, url = await servers.post(fields)
         try:
-            if "generation_config" in fields and any(
-                one["message"].get("reasoning_content") for one in reply["choices"]
-            ):
+            if "generation_config" in fields and any(_hidden_thoughts(one["message"]) for one in reply["choices"]):
                 raise ServerError(
                     f"{url} is `transformers serve`, which takes what stands between <think> and </think> out of the "
                     "answers of this model. Fix: `vllm serve`, or the model in this process."
