@@ -112,11 +112,13 @@ def test_letters_are_graded_by_their_choices(tmp_path):
 
 
 def test_continuations_are_graded_with_the_tolerance_of_their_row(tmp_path):
-    rows = questions(["cats"], "100").add_column("tolerance", [0.05])
+    rows = questions(["cats"], "100").add_column("tolerance", [0.05]).add_column("hint", ["A number."])
     within = Scripted(lambda *_: ending("103"))
     with Store(tmp_path / "s.sqlite") as store:
         paths = sample_paths(rows, Scripted(lambda *_: chain("103")), store, "paths", n=1)
-        labelled = annotate_by_monte_carlo(chains_of(rows, paths).rows, within, store, n=1).rows
+        chains = chains_of(rows, paths).rows
+        labelled = annotate_by_monte_carlo(chains, within, store, n=1).rows
+    assert chains["hint"][:] == ["A number."]  # which a judge is shown
     assert labelled["answer_label"][:] == [1.0]
     assert labelled["step_labels"][:] == [[1.0] * 3]
     assert "tolerance" not in labelled.column_names
@@ -373,7 +375,6 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
     assert list(zip(found["step_labels"], found["answer_label"], strict=True)) == list(truth.values())
 
 
-@pytest.mark.full
 def test_all_of_the_miniature_s_chains_may_be_labelled_by_monte_carlo(tmp_path):
     problems = make_problems(["adding"], 3)
     whole = chain_of_steps(solve(problems[0]))
@@ -384,6 +385,7 @@ def test_all_of_the_miniature_s_chains_may_be_labelled_by_monte_carlo(tmp_path):
     assert (len(train), {name: len(rows) for name, rows in held_out.items()}) == (2, {"seen": 1, "unseen": 1})
 
 
+@pytest.mark.full
 def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
     """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
     problems = {problem.id: problem for problem in make_problems(["adding"], 2)}

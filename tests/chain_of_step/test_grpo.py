@@ -414,6 +414,8 @@ def test_the_defaults_that_the_paper_leaves_open(tmp_path):
     config = ChainOfStepGRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
     assert (config.beta, config.temperature, config.top_p, config.max_completion_length) == (0, 1, 1, 1024)
     assert config.generation_batch_size % config.num_generations == 0
+    epochs = ChainOfStepGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, num_train_epochs=1, max_steps=-1)
+    assert (epochs.num_train_epochs, epochs.max_steps) == (1, -1)
 
 
 @pytest.mark.parametrize(

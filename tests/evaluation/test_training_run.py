@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import math
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from trl_mmreason.evaluation.training_run import (
     write_training_report,
 )
 from trl_mmreason.training.logged_questions import (
+    LoggedQuestionsMixin,
     about_question,
     gather_without_images,
     prompts_alike,
@@ -147,6 +149,15 @@ def test_labels_that_training_must_not_read_are_not_written(checkpoints, rows, t
     questions = read_questions(tmp_path, 1)
     assert {question.id for question in questions} <= {row["id"] for row in rows}
     assert [question.answer for question in questions] == [""] * 4
+
+
+def test_links_inside_a_prompt_are_no_images_to_be_logged():
+    """transformers fetches them; there are no pixels to write."""
+    image, trainer = Image.new("RGB", (8, 8)), LoggedQuestionsMixin()
+    trainer.args, trainer._logs, trainer._questions = SimpleNamespace(log_multimodal=True), {"images": []}, []
+    parts = [{"type": "image", "image": shown} for shown in ("https://host/1.png", image)]
+    trainer._keep_questions([{"prompt": [{"role": "user", "content": [*parts, {"type": "text", "text": "?"}]}]}])
+    assert trainer._logs["images"] == [[image]]
 
 
 def test_without_images_to_be_logged_there_are_none(checkpoints, rows, tmp_path):

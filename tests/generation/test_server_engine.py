@@ -115,6 +115,11 @@ def test_greedy_answers_are_one_answer(stub):
     assert len(stub.bodies) == 1
 
 
+def test_a_server_that_takes_no_seed_is_sent_none(stub):
+    engine_at(stub, extra_body={"seed": None}, max_retries=0).sample([asked("a")], SamplingParams())
+    assert ["seed" in body for body in stub.bodies] == [False]
+
+
 def test_a_call_says_everything_that_decides_the_answer(stub):
     """vLLM and SGLang take what is left out from the model's own generation settings."""
     engine = engine_at(stub, extra_body={"return_token_ids": True, "min_p": None})

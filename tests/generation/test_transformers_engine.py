@@ -482,10 +482,15 @@ class TestLoading:
             return load_config(*args, revision=revision, **kwargs)
 
         monkeypatch.setattr(model_loading.AutoConfig, "from_pretrained", note)
-        for model, given, revision in ((str(tmp_path), None, "v2"), (base, str(tmp_path), "v2"), (base, None, None)):
+        other = shutil.copytree(base, tmp_path / "other")  # which has no such revision
+        own = [(str(tmp_path), None, "v2"), (base, str(tmp_path), "v2"), (base, None, None)]
+        for model, given, revision in (*own, (str(other), str(tmp_path), None)):
             asked.clear()
             model_loading.load_model(model, adapter=given, device="cpu")
             assert asked[0] == revision
+        asked.clear()
+        model_loading.load_model(base, adapter=str(tmp_path), revision="v1", device="cpu")
+        assert asked[0] == "v1"  # what is said goes before it
 
     def test_an_adapter_on_another_model_is_warned_of(self, adapter, checkpoints, tmp_path, caplog):
         """Its tensors fit that one, too."""

@@ -59,9 +59,16 @@ def test_rows_without_images_train(name, policy, tmp_path):
     assert changed_weights(trainer.model, before) == set(before)
 
 
-def test_a_policy_without_the_tokens_of_chains_learns_them(tmp_path):
-    """TRL's constructor encodes rows of text, by a tokenizer that has to have the tokens by then."""
+@pytest.mark.parametrize("room", [0, 32])
+def test_a_policy_without_the_tokens_of_chains_learns_them(room, tmp_path):
+    """TRL's constructor encodes rows of text, by a tokenizer that has to have the tokens by then.
+
+    Embeddings may have room for them, as published ones mostly do.
+    """
     folder = saved_reasoner("qwen2", tmp_path / "plain")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.resize_token_embeddings(model.config.vocab_size + room)
+    model.save_pretrained(folder)
     rows = rows_of(CHAIN_SFT).map(lambda row: {"images": []})
     trainer = make(CHAIN_SFT, folder, tmp_path / "run", rows=rows, **OWN[CHAIN_SFT])
     ids = set(chain_token_ids(trainer.processing_class).values())
