@@ -47,6 +47,10 @@ class TestPrompt:
         assert given.count(tokenizer.bos_token_id) == 1
         template = {"chat_template": "{{ bos_token }}{{ messages[0]['content'][0]['text'] }}"}  # writes it itself
         assert prompt_of(processor, Request(QUESTION), template)["prompt_token_ids"].count(tokenizer.bos_token_id) == 1
+        template = {"chat_template": "{{ messages[0]['content'] }}"}  # of a text-only policy, whose templates write it
+        given = prompt_of(tokenizer, Request(QUESTION), template)["prompt_token_ids"]
+        assert given == encode(tokenizer, QUESTION, **template).ids
+        assert tokenizer.bos_token_id not in given
 
     def test_images_of_later_messages_go_along(self, processor):
         """Also where no answer is known in tokens, as after one that a stop string ended."""
