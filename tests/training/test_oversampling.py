@@ -14,11 +14,11 @@ from trl_mmreason.training.oversampling import (
     _answered,
     _begun,
     _fly,
-    check_oversampling,
     chosen_and_waiting,
     is_enough,
     kept,
     restored,
+    why_not_oversampled,
     without_begun_stop,
 )
 from trl_mmreason.training.read_once import numbered
@@ -180,7 +180,6 @@ def test_answers_that_cannot_wait_are_refused(checkpoints, tmp_path):
 )
 def test_settings_that_do_not_go_together_are_refused(other, message):
     args = {
-        "oversampling": 1.0,
         "per_device_train_batch_size": 4,
         "steps_per_generation": 2,
         "vllm_tensor_parallel_size": 1,
@@ -194,5 +193,4 @@ def test_settings_that_do_not_go_together_are_refused(other, message):
     own |= {"rollout_func": None, "num_generations": 4, "train_dataset": drawn_rows(2)}
     args |= {name.removeprefix("args."): value for name, value in other.items() if name.startswith("args.")}
     own |= {name: value for name, value in other.items() if not name.startswith("args.")}
-    with pytest.raises(ValueError, match=message):
-        check_oversampling(SimpleNamespace(args=SimpleNamespace(**args), **own))
+    assert message in why_not_oversampled(SimpleNamespace(args=SimpleNamespace(**args), **own))

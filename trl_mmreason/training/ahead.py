@@ -64,7 +64,7 @@ class Ahead:
     """Rollouts of a trainer that are sampled one ahead; within its context training runs.
 
     Args:
-        trainer: a `GroupGRPOTrainer` that `check_ahead` accepts.
+        trainer: a `GroupGRPOTrainer` that `why_not_ahead` has nothing against.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -322,34 +322,25 @@ def _tell_ended(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
         trainer._tell_ended([each.place for each in there], [each.turns[turn].ids for each in there])
 
 
-def check_ahead(trainer: Any) -> Ahead | None:
-    """What samples a trainer's rollouts ahead; `None` if its configuration does not ask for it.
-
-    Raises:
-        ValueError: nothing corrects for older weights, or rollouts are not those of a server; says the fix.
-    """
+def why_not_ahead(trainer: Any) -> str | None:
+    """Why nothing corrects for older weights, or why rollouts are not those of a server."""
     args = trainer.args
-    if not getattr(args, "generate_ahead", False):
-        return None
-    reason = ""
     micro_batches = args.steps_per_generation * trainer.num_iterations
     if not trainer.use_vllm or trainer.vllm_mode != "server":
-        reason = "answers are not sampled by a vLLM server (use_vllm, vllm_mode='server')"
-    elif not args.vllm_importance_sampling_correction or args.sampled_as_old:
-        reason = "nothing corrects for older weights (vllm_importance_sampling_correction=True, sampled_as_old=False)"
-    elif trainer.tools or trainer.environment_factories is not None or trainer.rollout_func not in (None, roll_out):
-        reason = "tools, environments or a rollout of your own are not sampled ahead"
-    elif args.oversampling or args.refill_attempts:
-        reason = "oversampling and refill_attempts ask other questions than the next ones"
-    elif micro_batches % args.gradient_accumulation_steps:
-        reason = (
+        return "answers are not sampled by a vLLM server (use_vllm, vllm_mode='server')"
+    if not args.vllm_importance_sampling_correction or args.sampled_as_old:
+        return "nothing corrects for older weights (vllm_importance_sampling_correction=True, sampled_as_old=False)"
+    if trainer.tools or trainer.environment_factories is not None or trainer.rollout_func not in (None, roll_out):
+        return "tools, environments or a rollout of your own are not sampled ahead"
+    if args.oversampling or args.refill_attempts:
+        return "oversampling and refill_attempts ask other questions than the next ones"
+    if micro_batches % args.gradient_accumulation_steps:
+        return (
             f"a rollout of {micro_batches} micro-batches ends amid an update of {args.gradient_accumulation_steps} "
             "(steps_per_generation, gradient_accumulation_steps)"
         )
-    elif args.ignore_data_skip:
-        reason = "with ignore_data_skip a resumed run has another order of rows"
-    elif not isinstance(trainer.train_dataset, Dataset):
-        reason = "the rows are a stream, whose next ones are not known"
-    if reason:
-        raise ValueError(f"{type(trainer).__name__}: generate_ahead=True, but {reason}. Fix: generate_ahead=False.")
-    return Ahead(trainer)
+    if args.ignore_data_skip:
+        return "with ignore_data_skip a resumed run has another order of rows"
+    if not isinstance(trainer.train_dataset, Dataset):
+        return "the rows are a stream, whose next ones are not known"
+    return None

@@ -28,7 +28,7 @@ from ..functional import SEQUENCE_NORMALISED_LOSSES, turn_of_token
 from ..generation.batch import warn_of_ignored_settings
 from ..messages import with_system_message
 from . import rollout
-from .ahead import check_ahead
+from .ahead import Ahead, why_not_ahead
 from .construction import (
     NamedArguments,
     NamedEvaluations,
@@ -43,21 +43,27 @@ from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .first_rollout import compare_with_vllm
 from .group_prompts import images_in_prompt
 from .logged_questions import LoggedQuestionsMixin, gather_without_images
-from .oversampling import Groups, check_oversampling, oversampled
+from .oversampling import Groups, oversampled, why_not_oversampled
 from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
 from .preparation import prepare_loading, prepare_models
 from .processor_checks import needs_image_token
 from .prompt_length import leave_out_unreadable
 from .read_once import PLACE, RowsOfRolloutsMixin
 from .reference import reference_from_policy
-from .refill import check_refill, refilled
+from .refill import refilled, why_not_refilled
 from .reward_values import checked_rewards, refuse_infinite
 from .rollout_checkpoint import RolloutCheckpointMixin
 from .sampled_turns import SampledTurnsTrainer, sampled_logps
 from .timing import Stopwatch, TimedRolloutsMixin
-from .token_bound import check_token_bound, loss_by_parts, split_by_tokens
+from .token_bound import loss_by_parts, split_by_tokens, why_not_bounded
 
 _OF_SCORING = ("batch_size", "compute_entropy", "compute_aux_loss")
+_CHECKED: dict[str, tuple[Callable[[Any], str | None], str]] = {  # option → why it cannot be had, and the fix
+    "max_tokens_per_micro_batch": (why_not_bounded, "leave it out"),
+    "refill_attempts": (why_not_refilled, "refill_attempts=0"),
+    "oversampling": (why_not_oversampled, "oversampling=0"),
+    "generate_ahead": (why_not_ahead, "generate_ahead=False"),
+}
 
 
 class GroupGRPOTrainer(
@@ -122,10 +128,10 @@ class GroupGRPOTrainer(
         with checked, corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
         check_fills_a_rollout(self)
-        check_token_bound(self)
-        check_refill(self)
-        check_oversampling(self)
-        self._ahead = check_ahead(self)
+        for option, (why_not, fix) in _CHECKED.items():
+            if (value := getattr(self.args, option, None)) and (reason := why_not(self)):
+                raise ValueError(f"{type(self).__name__}: {option}={value}, but {reason}. Fix: {fix}.")
+        self._ahead = Ahead(self) if getattr(self.args, "generate_ahead", False) else None
 
         if not self.use_vllm and self.accelerator.is_main_process:
             warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)

@@ -310,31 +310,21 @@ def _log(trainer: Any, chosen: Groups) -> None:
         trainer._metrics["train"][name].append((most if name.endswith("max_age") else mean).item())
 
 
-def check_oversampling(trainer: Any) -> None:
-    """Refuse oversampling where conversations cannot wait, or what they were sampled with is not corrected for.
-
-    Raises:
-        ValueError: says why, and the fix.
-    """
-    args = trainer.args
-    if not (share := getattr(args, "oversampling", 0.0)):
-        return
-    reason = ""
-    rows = args.per_device_train_batch_size * args.steps_per_generation
-    colocated = trainer.vllm_mode == "colocate"
+def why_not_oversampled(trainer: Any) -> str | None:
+    """Why conversations cannot wait, or why nothing corrects for what they were sampled with."""
+    args, colocated = trainer.args, trainer.vllm_mode == "colocate"
     if not trainer.use_vllm or (colocated and args.vllm_tensor_parallel_size > 1):
-        reason = "answers are not sampled by vLLM: by a server, or a colocated one of each process alone"
-    elif not args.vllm_importance_sampling_correction or args.sampled_as_old:
-        reason = "nothing corrects for older weights (vllm_importance_sampling_correction=True, sampled_as_old=False)"
-    elif trainer.tools or trainer.environment_factories is not None or trainer.rollout_func not in (None, roll_out):
-        reason = "tools, environments or a rollout of your own cannot wait"
-    elif rows % trainer.num_generations:
-        reason = f"a process has {rows} rows of a rollout, no whole groups of num_generations={trainer.num_generations}"
-    elif args.vllm_structured_outputs_regex or {*(args.generation_kwargs or {})} - (STOPS if colocated else set()):
-        reason = "structured outputs and generation_kwargs, but for stops of a colocated vLLM, would begin anew"
-    elif args.refill_attempts:
-        reason = "refill_attempts asks other questions within a rollout"
-    elif not isinstance(trainer.train_dataset, Dataset):
-        reason = "the rows are a stream, from which no others can be drawn"
-    if reason:
-        raise ValueError(f"{type(trainer).__name__}: oversampling={share}, but {reason}. Fix: oversampling=0.")
+        return "answers are not sampled by vLLM: by a server, or a colocated one of each process alone"
+    if not args.vllm_importance_sampling_correction or args.sampled_as_old:
+        return "nothing corrects for older weights (vllm_importance_sampling_correction=True, sampled_as_old=False)"
+    if trainer.tools or trainer.environment_factories is not None or trainer.rollout_func not in (None, roll_out):
+        return "tools, environments or a rollout of your own cannot wait"
+    if (rows := args.per_device_train_batch_size * args.steps_per_generation) % trainer.num_generations:
+        return f"a process has {rows} rows of a rollout, no whole groups of num_generations={trainer.num_generations}"
+    if args.vllm_structured_outputs_regex or {*(args.generation_kwargs or {})} - (STOPS if colocated else set()):
+        return "structured outputs and generation_kwargs, but for stops of a colocated vLLM, would begin anew"
+    if args.refill_attempts:
+        return "refill_attempts asks other questions within a rollout"
+    if not isinstance(trainer.train_dataset, Dataset):
+        return "the rows are a stream, from which no others can be drawn"
+    return None

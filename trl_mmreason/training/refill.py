@@ -79,25 +79,17 @@ def other_questions(trainer: Any, groups: int) -> list[dict[str, Any]]:
     return [dict(row) for row in questions for _ in range(trainer.num_generations)]
 
 
-def check_refill(trainer: Any) -> None:
-    """Refuse attempts to refill where groups cannot be told apart, or where a silent group teaches all the same.
-
-    Raises:
-        ValueError: says why, and the fix.
-    """
-    attempts = getattr(trainer.args, "refill_attempts", 0)
-    if not attempts:
-        return
-    args, reason = trainer.args, ""
+def why_not_refilled(trainer: Any) -> str | None:
+    """Why groups cannot be told apart, or why a silent group teaches all the same."""
+    args = trainer.args
     if (rows := args.per_device_train_batch_size * args.steps_per_generation) % trainer.num_generations:
-        reason = f"a process has {rows} rows of a rollout, no whole groups of num_generations={trainer.num_generations}"
-    elif args.scale_rewards == "batch" or args.multi_objective_aggregation == "normalize_then_sum":
-        reason = "advantages depend on all groups of a rollout (scale_rewards, multi_objective_aggregation)"
-    elif not trainer.only_groups_teach():
-        reason = "groups without differences teach, too (entropy bonus, auxiliary losses, a compute_loss of your own)"
-    elif trainer._sampled_by_others or trainer.environment_factories is not None:
-        reason = "a rollout or environments of your own bring the questions"
-    elif not isinstance(trainer.train_dataset, Dataset):
-        reason = "the rows are a stream, from which no others can be drawn"
-    if reason:
-        raise ValueError(f"{type(trainer).__name__}: refill_attempts={attempts}, but {reason}. Fix: refill_attempts=0.")
+        return f"a process has {rows} rows of a rollout, no whole groups of num_generations={trainer.num_generations}"
+    if args.scale_rewards == "batch" or args.multi_objective_aggregation == "normalize_then_sum":
+        return "advantages depend on all groups of a rollout (scale_rewards, multi_objective_aggregation)"
+    if not trainer.only_groups_teach():
+        return "groups without differences teach, too (entropy bonus, auxiliary losses, a compute_loss of your own)"
+    if trainer._sampled_by_others or trainer.environment_factories is not None:
+        return "a rollout or environments of your own bring the questions"
+    if not isinstance(trainer.train_dataset, Dataset):
+        return "the rows are a stream, from which no others can be drawn"
+    return None

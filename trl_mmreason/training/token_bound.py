@@ -170,22 +170,11 @@ def _adding_up(accelerator: Accelerator, model: Any) -> Iterator[None]:
             yield
 
 
-def check_token_bound(trainer: Any) -> None:
-    """Refuse a bound of tokens where the update would depend on who shares a micro-batch.
-
-    Raises:
-        ValueError: says why, and the fix.
-    """
-    most = getattr(trainer.args, "max_tokens_per_micro_batch", None)
-    if most is None:
-        return
-    reason = ""
+def why_not_bounded(trainer: Any) -> str | None:
+    """Why the update would depend on who shares a micro-batch."""
     if not adds_up(trainer):
-        reason = "the loss is a mean over the micro-batch (loss_type='bnpo', top_entropy_quantile, entropy_coef, or "
-        reason += "router_aux_loss_coef)"
-    elif trainer._is_vlm and trainer._sampled_by_others:
-        reason = "a rollout of yours brings images that only TRL can tell apart"
-    if reason:
-        raise ValueError(
-            f"{type(trainer).__name__}: max_tokens_per_micro_batch={most}, but {reason}. Fix: leave it out."
-        )
+        settings = "loss_type='bnpo', top_entropy_quantile, entropy_coef, or router_aux_loss_coef"
+        return f"the loss is a mean over the micro-batch ({settings})"
+    if trainer._is_vlm and trainer._sampled_by_others:
+        return "a rollout of yours brings images that only TRL can tell apart"
+    return None
