@@ -87,14 +87,7 @@ class Ahead:
             _leave(self._flight)
 
     def rollout(self, inputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Trajectory]]:
-        """Take the rollout at hand, and let the server begin the next one. Every process calls it.
-
-        Args:
-            inputs: rows of the data loader.
-
-        Returns:
-            The rows of this process, and their trajectories.
-        """
+        """Take the rollout of the data loader's rows, and let the server begin the next one. Every process calls it."""
         trainer, begun = self._trainer, time.monotonic()
         flight = self._flight
         if flight is not None and flight.prompts != [row["prompt"] for row in inputs]:

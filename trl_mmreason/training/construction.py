@@ -146,13 +146,6 @@ def _with_revision(adapter: Any, model: Any, args: Any) -> Any:
 def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: str) -> Config:
     """Return a trainer's configuration; the default has an output folder named after the model.
 
-    Args:
-        trainer: for error messages.
-        kind: the class that it has to be of.
-        args: what came.
-        model: path or id of a checkpoint, or a model.
-        suffix: suffix of the folder.
-
     Raises:
         TypeError: it is of another class.
     """
@@ -223,12 +216,7 @@ def check_rows(
 
 
 def refuse_plain_prompt(name: str, prompt: Any) -> None:
-    """Refuse a prompt that is no list of messages, which a second turn could follow.
-
-    Args:
-        name: name of the trainer.
-        prompt: of the first row.
-    """
+    """Refuse a prompt that is no list of messages, which a second turn could follow."""
     if not is_conversational({"prompt": prompt}):
         raise ValueError(
             f"{name}: a second turn needs conversational prompts (a list of messages), got "
@@ -245,12 +233,7 @@ def _source_of(columns: set[str]) -> str:
 
 
 def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> list[Any]:
-    """Join a method's reward functions with those that were passed; names must differ, as TRL logs by name.
-
-    Args:
-        name: name of the trainer.
-        own: the method's; they come first.
-        added: one, or a list of them, or `None`.
+    """Join a method's reward functions, which come first, with those that were passed; TRL logs by name.
 
     Raises:
         ValueError: an added one has the name of one of the method's.
@@ -315,14 +298,8 @@ def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
 def refuse_missing_template(name: str, processing_class: Any, rows: Any) -> None:
     """Refuse messages for a policy without a chat template, which TRL would notice in the first step.
 
-    Args:
-        name: name of the trainer.
-        processing_class: the policy's processor or tokenizer.
-        rows: those of training; the first is looked at.
-
     Raises:
-        TypeError: it is neither.
-        ValueError: names the fix.
+        TypeError: it is neither a processor nor a tokenizer.
     """
     if not isinstance(processing_class, ProcessorMixin | PreTrainedTokenizerBase):
         raise TypeError(

@@ -22,9 +22,6 @@ def check_context(trainer: Any) -> None:
 
     Prompts are measured where that is not known: of an evaluation, and of training if `max_prompt_length` is too large.
 
-    Args:
-        trainer: a `GroupGRPOTrainer`.
-
     Raises:
         ValueError: vLLM would refuse a prompt that was measured.
     """

@@ -52,12 +52,8 @@ def check_credit(trainer: Any, outcome: GroupOutcome, local: slice) -> None:
     """Refuse KL coefficients without a reference, and credit per token with another length than its trajectory.
 
     Args:
-        trainer: a `GroupGRPOTrainer`.
         outcome: of all processes.
         local: places of this process's trajectories.
-
-    Raises:
-        ValueError: names the trainer and the fix.
     """
     for values in (outcome.advantages, outcome.kl_coefs):
         for row, each in zip(values[local] if isinstance(values, list) else (), trainer.trajectories, strict=False):
@@ -75,11 +71,7 @@ def check_credit(trainer: Any, outcome: GroupOutcome, local: slice) -> None:
 
 
 def observe_outcome(trainer: Any, outcome: GroupOutcome) -> None:
-    """Add the groups of a rollout to the facts of the run; warn once none has taught in many rollouts in a row.
-
-    Args:
-        trainer: a `GroupGRPOTrainer`.
-    """
+    """Add the groups of a rollout to the facts of the run; warn once none has taught in many rollouts in a row."""
     if outcome.advantages is None:
         total = (outcome.rewards * trainer.reward_weights.to(outcome.rewards)).nansum(dim=1)
         unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
@@ -141,7 +133,6 @@ def own_advantages(trainer: Any, advantages: Tensor | list[Tensor], local: slice
     """(B,) or (B, C) advantages of this process, and all in the place of TRL's in the table of completions.
 
     Args:
-        trainer: a `GroupGRPOTrainer`.
         advantages: of all processes, as in `GroupOutcome`.
         local: places of this process's trajectories.
         turn: (B, C) turn of each token, from 1.
@@ -160,7 +151,6 @@ def kl_difference(trainer: Any, logps: Tensor, inputs: dict[str, Any], mask: Ten
     """(β_token − β)·KL as GRPO aggregates it (Eq. 6 of AdaPO), and `kl_t1`, `kl_t2`, … logged.
 
     Args:
-        trainer: a `GroupGRPOTrainer`.
         logps: (B, T) log-probabilities under the policy.
         inputs: the batch, with `kl_coefs` (B, T) and `turn` (B, T).
         mask: (B, T), 1 for tokens that carry loss.

@@ -267,14 +267,7 @@ def check_finite(trainer: Trainer) -> None:
 
 
 def check_fills_a_rollout(trainer: Any) -> None:
-    """Refuse fewer questions than one rollout asks, of which TRL would make no rollout at all.
-
-    Args:
-        trainer: a GRPO trainer; a stream of questions cannot be counted.
-
-    Raises:
-        ValueError: says how many there are and how many one rollout asks.
-    """
+    """Refuse fewer questions than one rollout asks, of which TRL would make no rollout; a stream cannot be counted."""
     rows, args = trainer.train_dataset, trainer.args
     asked = args.generation_batch_size // trainer.num_generations
     if isinstance(rows, Sized) and len(rows) < asked:
@@ -299,7 +292,6 @@ def observe_difference(facts: RunFacts, trained: Tensor, sampled: Tensor, mask: 
     """Compare log-probabilities of sampled tokens with those of the training pass, before the first update.
 
     Args:
-        facts: to add to.
         trained, sampled: (B, T) in nats.
         mask: (B, T), 1 for the tokens to compare.
     """

@@ -38,9 +38,6 @@ def compare_with_vllm(trainer: Any, known: set[int]) -> dict[int, float]:
     Returns:
         Number of images in a row → nats by which its log-probabilities differ, over sampled tokens: in the mean if both
         compute in float32, else of the median one, as rounding sends some tokens to other experts.
-
-    Raises:
-        ValueError: says by how many nats they differ, and what to do.
     """
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     unknown = {*(args.generation_kwargs or {})} - {*STOPS, "seed"} or args.vllm_structured_outputs_regex

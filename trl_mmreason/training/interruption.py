@@ -83,10 +83,6 @@ class StopOnSignal(TrainerCallback):
 def end_with_checkpoint(trainer: Trainer, reason: str) -> NoReturn:
     """End training before a rollout, of which no micro-batch was trained on, with a checkpoint. Every process calls it.
 
-    Args:
-        trainer: between two updates.
-        reason: why it ends.
-
     Raises:
         TrainingInterrupted: there is a checkpoint to resume from.
         RuntimeError: no update was done, and nothing is to be saved.

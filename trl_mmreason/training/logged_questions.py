@@ -50,12 +50,7 @@ class LoggedQuestion(NamedTuple):
 
 
 def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> dict[str, str]:
-    """Collect a row's logged fields, without its images.
-
-    Args:
-        row: a row of the data set.
-        hidden: columns that are not to be looked at.
-    """
+    """Collect a row's logged fields, without its images."""
     seen = {name: value for name, value in row.items() if name not in hidden and value is not None}
     answer = seen.get("answer", "")
     return {

@@ -64,9 +64,6 @@ def check_model(trainer: Any) -> float | None:
 
     Returns:
         As `check_scores`; `None` for a model that is placed later, too.
-
-    Raises:
-        ValueError: says in one sentence what is wrong, and what to do.
     """
     model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
     if fused_head_output(model) is None:
@@ -118,9 +115,6 @@ def check_scores(trainer: Any) -> float | None:
     Returns:
         Largest difference between the two in nats, of tokens behind the rows that were scored; `None` without such
         rows, or without TRL's fused head.
-
-    Raises:
-        ValueError: as `check_model`.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)  # with adapters: FSDP2 places the whole
     if is_deepspeed_zero3_enabled() and (problem := loops_problem(model, trainer.image_hooks)):
@@ -222,11 +216,7 @@ def reference_problem(model: Any, ids: Tensor, *, exact: bool) -> str | None:
 
 
 def nats_of_adapter(model: Any, ids: Tensor, *, exact: bool) -> float:
-    """Difference in nats that a new adapter makes, where the model without it is the reference; 0.0 if it is none.
-
-    Args:
-        model, ids, exact: as for `reference_problem`.
-    """
+    """Difference in nats that a new adapter makes, where the model without it is the reference; 0.0 if it is none."""
     adapters = getattr(model, "peft_config", {})
     if adapters.keys() != {"default"} or changes_base(adapters["default"]):  # which is no reference
         return 0.0
@@ -252,10 +242,6 @@ def loops_problem(model: Any, hooks: ImageHooks | None) -> str | None:
 
     Where one process has two images and another three, one would wait for ever, or take another layer's weights for
     its own (OpenBMB/MiniCPM-V#644, deepspeedai/DeepSpeed#7998).
-
-    Args:
-        model: as for `check_scores`.
-        hooks: result of `ensure_image_pass`.
     """
     with evaluating(model):
         layers = hooks.layers_called_per_image() if hooks else []
@@ -271,9 +257,6 @@ def unreached_weights(trainer: Any) -> list[str]:
     """The trained weights to which neither an image nor text gives a gradient, so that DDP has to search for them.
 
     LLaVA-NeXT leaves out the last layer of its vision encoder, for example, and GLM-5's indexers choose tokens alone.
-
-    Args:
-        trainer: as for `check_scores`.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     reached = trainer.image_hooks.weights_of_an_image() if trainer.image_hooks else set()
@@ -289,11 +272,7 @@ def unreached_weights(trainer: Any) -> list[str]:
 
 
 def check_trainable(trainer: Trainer) -> None:
-    """Refuse a model of which no weight may change.
-
-    Raises:
-        ValueError: says how many weights are frozen, and the fix.
-    """
+    """Refuse a model of which no weight may change."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     if not any(weight.requires_grad for weight in model.parameters()):
         raise ValueError(

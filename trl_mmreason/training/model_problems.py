@@ -17,12 +17,7 @@ from ..compat.learned_positions import learned_positions, table_of_tokens
 
 
 def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
-    """Whether rotary frequencies depend on the longest row of a batch, so that a row's scores depend on the others.
-
-    Args:
-        config: configuration of the model.
-        longest: tokens that a row may have.
-    """
+    """Whether rotary frequencies depend on the longest row of a batch, so that a row's scores depend on the others."""
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
     for each in (parameters, *(part for part in parameters.values() if isinstance(part, dict))):  # of kinds of layers
         if each.get("rope_type") not in ("dynamic", "longrope"):
@@ -38,12 +33,7 @@ def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
 
 
 def positions_problem(model: Any, trainer: Any) -> str | None:
-    """Whether a row may have more tokens than the model learned positions for, where a pass ends in an IndexError.
-
-    Args:
-        model: without adapters.
-        trainer: its rows are measured, if the positions are learned.
-    """
+    """Whether a row may have more tokens than the model learned positions for, where a pass ends in an IndexError."""
     from .prompt_length import prompt_lengths  # imported late: it imports this module
 
     most = learned_positions(model)
@@ -69,12 +59,7 @@ def positions_problem(model: Any, trainer: Any) -> str | None:
 
 
 def tokens_problem(model: Any, trainer: Any) -> str | None:
-    """Whether a row has a token that was added to the tokenizer and that the model has no embedding of.
-
-    Args:
-        model: without adapters.
-        trainer: its rows are searched, if there are such tokens.
-    """
+    """Whether a row has a token that was added to the tokenizer and that the model has no embedding of."""
     known = table_of_tokens(model).num_embeddings
     added = tokenizer_of(trainer.processing_class).get_added_vocab()
     beyond = {token: number for token, number in added.items() if number >= known}
@@ -92,11 +77,7 @@ def tokens_problem(model: Any, trainer: Any) -> str | None:
 
 
 def adapter_problem(model: Any) -> str | None:
-    """Whether an adapter puts tokens of its own before a row's, changes the forward pass, or cannot be loaded again.
-
-    Args:
-        model: with its adapters.
-    """
+    """Whether an adapter puts tokens of its own before a row's, changes the forward pass, or cannot be loaded again."""
     adapter = getattr(model, "active_peft_config", None)
     start = str(getattr(adapter, "init_lora_weights", ""))
     if start.startswith("pissa_niter"):
@@ -136,11 +117,7 @@ def what_changes_base(adapter: Any) -> tuple[str, str]:
 
 
 def switched_off_problem(trainer: Any) -> str | None:
-    """Whether the policy without its adapter, which TRL takes as the reference of a new one, is not the initial one.
-
-    Args:
-        trainer: after TRL's constructor.
-    """
+    """Whether the policy without its adapter, which TRL takes as the reference of a new one, is not the initial one."""
     adapters = getattr(trainer.model, "peft_config", {})
     if not getattr(trainer, "beta", 0.0) or "ref" in adapters or not any(map(changes_base, adapters.values())):
         return None

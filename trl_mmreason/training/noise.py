@@ -69,11 +69,7 @@ def turn_off_hidden_noise(model: nn.Module, scores: Callable[[], Tensor]) -> Non
 
 
 def noise_found(model: nn.Module, scores: Callable[[], Tensor]) -> float:
-    """How much the scores of a pass in training differ from those in evaluation, at most.
-
-    Args:
-        model, scores: as for `turn_off_hidden_noise`.
-    """
+    """How much the scores of a pass in training differ from those in evaluation, at most."""
     expected = _scores_in(model, scores, training=False)
     statistics = [(buffer, buffer.clone()) for part in batch_norms(model) for buffer in part.buffers()]
     found = (_scores_in(model, scores, training=True) - expected).abs().max().item()

@@ -64,7 +64,6 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
     """After TRL's constructor: check and prepare a trainer's model, and its reference if TRL made one.
 
     Args:
-        trainer: any of the trainers.
         padding: result of `prepare_loading`. TRL writes the tokenizer's into the model's configuration, which may
             make another model of it (`compat/special_tokens.py`).
     """

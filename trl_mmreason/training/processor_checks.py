@@ -74,11 +74,6 @@ def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
 def check_template(name: str, processing_class: Any, spoken: str) -> None:
     """Refuse a chat template that changes the assistant's text, such as one that drops thoughts.
 
-    Args:
-        name: name of the trainer.
-        processing_class: the policy's processor or tokenizer.
-        spoken: what the assistant might say.
-
     Raises:
         ValueError: there is no template, or it does not write that as it is.
     """
@@ -93,11 +88,7 @@ def check_template(name: str, processing_class: Any, spoken: str) -> None:
 
 
 def warn_of_other_prompts(name: str, processing_class: Any, spoken: str) -> None:
-    """Warn of a template by which answers that are learnt stand behind other words than a policy is asked with.
-
-    Args:
-        name, processing_class, spoken: as for `check_template`.
-    """
+    """Warn of a template by which answers that are learnt stand behind other words than a policy is asked with."""
     if problem := answer_prompt_problem(processing_class, spoken):
         logger.warning("%s: %s", name, problem)
 
@@ -126,14 +117,7 @@ def _written(processing_class: Any, spoken: str) -> tuple[str, str]:
 
 @contextmanager
 def needs_image_token(name: str) -> Iterator[None]:
-    """Refuse a policy of images whose configuration does not name their token, which TRL's constructor asks for.
-
-    Args:
-        name: name of the trainer.
-
-    Raises:
-        ValueError: says so, as for Kosmos-2 and the first Idefics.
-    """
+    """Refuse a policy of images whose configuration does not name their token, as Kosmos-2's: TRL asks for it."""
     try:
         yield
     except AttributeError as error:
@@ -182,13 +166,7 @@ def collated_problem(processing_class: Any) -> str | None:
 
 
 def rows_problem(processing_class: Any, rows: Any, role: str) -> str | None:
-    """Whether rows without images meet a processor that demands one.
-
-    Args:
-        processing_class: the policy's processor or tokenizer.
-        rows: a `Dataset`; others are not looked at.
-        role: what the trainer calls them.
-    """
+    """Whether rows without images meet a processor that demands one."""
     if not isinstance(rows, Dataset) or _shapes(processing_class, "?", image=False) is not None:
         return None
     if _shapes(processing_class, "?", image=True) is None:
@@ -212,7 +190,6 @@ def roles_problem(
     """Whether a chat template refuses the roles of a row's messages, such as a system message.
 
     Args:
-        processing_class, rows, role: as for `rows_problem`.
         system_prompt: put before every question.
         **template: what the trainer hands to the template, and a template of its own.
     """

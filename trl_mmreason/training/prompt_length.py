@@ -50,12 +50,6 @@ def prompt_lengths(rows: Dataset, processing_class: Any, **prompting: Any) -> li
 def leave_out_unreadable(name: str, args: Any, kwargs: dict[str, Any], system_prompt: str | None) -> None:
     """Before a GRPO trainer's constructor: refuse images for a text-only policy, and leave out overlong prompts.
 
-    Args:
-        name: name of the trainer.
-        args: its configuration.
-        kwargs: its further arguments, of which the data sets are replaced.
-        system_prompt: put before every question.
-
     Raises:
         ValueError: a text-only policy gets an image, or every prompt is too long.
     """
@@ -87,9 +81,6 @@ def without_overlong_prompts(rows: Any, processing_class: Any, max_tokens: int, 
     Args:
         rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; rows without prompts, which environments
             bring, come back as they are, and so does anything else, for TRL to refuse.
-        processing_class: the policy's processor or tokenizer.
-        max_tokens: token limit of a prompt.
-        name: name of the trainer, for messages.
         **prompting: arguments of `prompt_length`.
 
     Raises:

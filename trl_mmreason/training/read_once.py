@@ -31,7 +31,6 @@ class RowsReadOnce(torch.utils.data.Dataset):
     outcome of it.
 
     Args:
-        rows: of the data set.
         numbered: whether each row gets a column with its place.
         kept: batches that are kept until others have been read.
     """

@@ -28,11 +28,7 @@ def checked_rewards(function: Any, name: str) -> Any:
 
 
 def _numbers(values: Any, name: str) -> list[Any]:
-    """Rewards as a list of numbers and `None`.
-
-    Raises:
-        TypeError: they are anything else.
-    """
+    """Rewards as a list of numbers and `None`."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not getattr(values, "ndim", 1):
         raise TypeError(
             f"The reward function {name!r} returned {values!r:.60}, expected a list with a number or None for "
@@ -58,9 +54,6 @@ def refuse_infinite(rewards: Tensor, names: Sequence[str]) -> None:
     Args:
         rewards: (N, K) gathered, so that every process raises.
         names: of the K reward functions.
-
-    Raises:
-        ValueError: names the functions.
     """
     if not rewards.isinf().any():
         return

@@ -195,10 +195,6 @@ def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -
     Every process continues equally many conversations, the most that any has; the spare ones repeat a prompt and are
     thrown away. Sharded models need every process in `generate`, and vLLM's server mode hands the results back in
     slices of equal length.
-
-    Args:
-        trainer: as for `roll_out`.
-        prompt_ids, images, grouped: result of `begin`.
     """
     rows = dict(trainer._sampled)
     generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
@@ -222,7 +218,6 @@ def add_turns(
     """Add an answer to each conversation, and what is said to it; return those that go on.
 
     Args:
-        trainer: as for `roll_out`.
         ids, logprobs: of each conversation's answer; further ones are left out.
     """
     ids = ids[: len(trajectories)]
@@ -312,7 +307,6 @@ def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
     """The trajectories of a rollout in one turn without tools, or of the user's own: answers between other tokens.
 
     Args:
-        trainer: a `GroupGRPOTrainer`.
         generated: what TRL's `_generate` returned.
     """
     prompt_ids, completion_ids, env_mask, completions, logprobs, _, images, _ = generated
@@ -341,11 +335,7 @@ def recorded(trainer: Any, generated: Sequence[Any]) -> list[Trajectory]:
 
 
 def log_turns(trainer: Any) -> None:
-    """Log the mean length of each turn, and the share of rows whose answer left no room for a further one.
-
-    Args:
-        trainer: as for `roll_out`, after it.
-    """
+    """Log the mean length of each turn, and the share of rows whose answer left no room for a further one."""
     turns = range(trainer.max_turns)
     facts = []
     for each in trainer.trajectories:
@@ -374,11 +364,7 @@ def log_turns(trainer: Any) -> None:
 
 
 def fields_of_rows(trainer: Any) -> list[Fields]:
-    """What the model reads of each trajectory of a rollout besides its ids; equal images are one tensor.
-
-    Args:
-        trainer: a `GroupGRPOTrainer`, on whose device the images are put.
-    """
+    """What the model reads of each trajectory of a rollout besides its ids; equal images are one tensor."""
     moved: dict[int, Tensor] = {}
     contexts = [each.context for each in trainer.trajectories]
     for context in contexts:

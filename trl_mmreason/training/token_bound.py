@@ -117,7 +117,6 @@ def _gathering_parts(accelerator: Accelerator, most: int) -> Iterator[None]:
     Processes can only gather equally many values. NaN, which TRL leaves out, stands for rows that a part lacks.
 
     Args:
-        accelerator: of the trainer.
         most: rows of a micro-batch, equal in all processes.
     """
     gather = accelerator.gather

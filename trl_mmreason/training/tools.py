@@ -14,12 +14,7 @@ from ..messages import checked_content
 
 
 def called_tools(trainer: Any, trajectory: Any) -> tuple[list[Any], str]:
-    """The tools that the last turn of a trajectory calls, and its text without the calls, thoughts included.
-
-    Args:
-        trainer: a `GroupGRPOTrainer` with tools.
-        trajectory: a `Trajectory`.
-    """
+    """The tools that the last turn of a trajectory calls, and its text without the calls, thoughts included."""
     turn = trajectory.turns[-1]
     tools = trainer.tools
     if trainer.environment_factories is not None:
@@ -38,7 +33,6 @@ def results_of_tools(trainer: Any, place: int, calls: Sequence[Mapping[str, Any]
     A list of text and images becomes the parts of a message; anything else is written as `str` does.
 
     Args:
-        trainer: as for `called_tools`.
         place: number of the row among those of this process, which has tools and an environment of its own.
         calls: the calls, in order.
 
