@@ -218,11 +218,7 @@ class IterativeDPOConfig(DPOConfig):
             )
 
     def check_process_reward(self, process_reward: Any) -> None:
-        """Refuse settings that need a process reward model if there is none, or exclude one if there is one.
-
-        Args:
-            process_reward: process reward model of the trainer; `None` for pairs by outcome.
-        """
+        """Refuse settings that need a process reward model if there is none, or exclude one if there is one."""
         if process_reward is None and self.step_weight != IterativeDPOConfig.step_weight:
             raise ValueError(
                 f"IterativeDPOTrainer: step_weight={self.step_weight} weighs the scores of a process reward model, and "

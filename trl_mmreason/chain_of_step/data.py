@@ -155,9 +155,6 @@ class ChainRows(NamedTuple):
 def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
     """Select the whole chains among sampled paths; of equal chains of a question the first.
 
-    Args:
-        rows, paths: the questions, and the result of `sample_paths` on them.
-
     Returns:
         Chains with the ids "<id of the question>#<index of the path>", in the order of the questions.
     """

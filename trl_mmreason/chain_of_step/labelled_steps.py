@@ -20,8 +20,6 @@ def read_labelled_chains(source: str, split: str = "train", **reading: Any) -> D
     """Read labelled chains as `mmreason annotate` writes them, or steps that `load_rows` reads as kind "steps".
 
     Args:
-        source: Hub id, file or folder.
-        split: the split to read.
         **reading: arguments of `load_rows` for steps, such as `image_root`.
 
     Raises:
@@ -38,9 +36,6 @@ def chains_of_steps(rows: Dataset) -> Dataset:
 
     The paper's steps have a name and a reflection, too; these are "Step 1", … and empty. Rows with a token of the
     template in a step are left out, with a warning.
-
-    Args:
-        rows: rows with `steps` and `step_labels`, of `load_rows(…, kind="steps")`.
 
     Returns:
         The rows with `completion` in the place of `steps`, and `answer_label`, which is None.

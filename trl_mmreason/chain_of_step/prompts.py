@@ -73,11 +73,7 @@ _LABELS = re.compile(r"### Step Label: *\[([^\[\]\n]*)\]")
 
 
 def step_data_prompt(min_steps: int = MIN_TAUGHT_STEPS, max_steps: int = MAX_TAUGHT_STEPS) -> str:
-    """`STEP_DATA_PROMPT`, word for word unless it asks for other numbers of steps than the paper's.
-
-    Args:
-        min_steps, max_steps: what is asked for.
-    """
+    """`STEP_DATA_PROMPT`, word for word unless it asks for other numbers of steps than the paper's."""
     bounds = "no less than {} and no more than {}."
     return STEP_DATA_PROMPT.replace(
         bounds.format(MIN_TAUGHT_STEPS, MAX_TAUGHT_STEPS), bounds.format(min_steps, max_steps)
@@ -85,12 +81,7 @@ def step_data_prompt(min_steps: int = MIN_TAUGHT_STEPS, max_steps: int = MAX_TAU
 
 
 def step_data_message(question: str, answer: str) -> str:
-    """Write the user message that goes with `STEP_DATA_PROMPT`; the paper does not show this part.
-
-    Args:
-        question: without its images, which go with the request.
-        answer: the reference answer.
-    """
+    """Write the user message that goes with `STEP_DATA_PROMPT`; the paper does not show this part."""
     return f"Question: {question}\nReference answer: {answer}"
 
 
@@ -98,11 +89,6 @@ def step_judge_message(question: str, answer: str, steps: list[Step]) -> str:
     """Write the user message that goes with `JUDGE_PROMPT`; the paper does not show this part.
 
     A chain's own answer is left out: the list has one rating a step, and the answer's label is whether it is right.
-
-    Args:
-        question: without its images, which go with the request.
-        answer: the reference answer.
-        steps: the steps to rate.
     """
     process = quoted(steps_as_text(steps))
     return f"Question: {question}\nReference answer: {answer}\nIntermediate answer process:\n{process}"
@@ -140,10 +126,6 @@ def read_steps(reply: str, *, min_steps: int = MIN_TAUGHT_STEPS, max_steps: int 
 
 def read_ratings(reply: str, steps: int) -> list[int]:
     """Parse the ratings in a judge's reply, one per step: 1 Good, 0 Neutral, −1 Bad; the last list counts.
-
-    Args:
-        reply: the judge's text.
-        steps: how many steps were to be rated.
 
     Raises:
         MalformedReply: there is no list, its length is another, or a label is none of these.

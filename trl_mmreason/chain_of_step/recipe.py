@@ -72,11 +72,7 @@ _ROUND_SETS = {"train": ("#0072b2", "sampled, training questions"), "eval": ("#d
 
 
 def format_process_reward(metrics: Mapping[str, float]) -> str:
-    """Format a line for each set of held-out chains, as in Table 3, with the AUROC.
-
-    Args:
-        metrics: result of `ProcessRewardTrainer.evaluate` with a dict of data sets.
-    """
+    """Format a line for each set of held-out chains, as in Table 3, with the AUROC."""
     columns = [f"{part}_{kind}" for kind in ("accuracy", "auroc") for part in ("step", "answer")]
     measured = [name.removeprefix("eval_") for name in metrics]
     sets = [name.removesuffix(f"_{one}") for name in measured for one in columns if name.endswith(f"_{one}")]
@@ -88,12 +84,7 @@ def format_process_reward(metrics: Mapping[str, float]) -> str:
 
 
 def plot_rounds(rounds: Sequence[Mapping[str, Any]], path: str | Path) -> None:
-    """Draw accuracy, score and lengths over the rounds of DPO (Fig. 6 and more) into a PNG file.
-
-    Args:
-        rounds: rounds of `IterativeDPOTrainer`.
-        path: the file to write.
-    """
+    """Draw accuracy, score and lengths over the rounds of DPO (Fig. 6 and more) into a PNG file."""
     figure = Figure(figsize=(8.4, 5.8), layout="constrained")
     for axes, (measure, title) in zip(figure.subplots(2, 2).flat, _ROUND_MEASURES.items(), strict=True):
         for name, (colour, label) in _ROUND_SETS.items():

@@ -89,9 +89,6 @@ def new_adapters_leave_the_base(model: Any) -> Iterator[None]:
     """Let adapters that are added within the block, as TRL's "ref", begin plainly.
 
     PiSSA, OLoRA and others take from the base model's weights what their own begin with.
-
-    Args:
-        model: whatever a trainer is given as its policy.
     """
     config = model.peft_config.get("default") if isinstance(model, PeftModel) else None
     with replaced(config, init_lora_weights=True) if config is not None else nullcontext():
@@ -103,9 +100,6 @@ def fill_reference_adapter(model: Any) -> None:
 
     TRL copies the weights whose names have `.default.` within, so that those that end with it keep the values of a new
     adapter: those of embeddings and of single tokens, IA3, VeRA, OFT's relatives … (huggingface/trl#6975).
-
-    Args:
-        model: with the adapters "default" and "ref", or without them.
     """
     if "ref" not in getattr(model, "peft_config", {}):
         return

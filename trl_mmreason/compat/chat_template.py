@@ -111,11 +111,7 @@ def text_after_answer(
 
 
 def warn_of_dropped_thoughts(trainer: Any) -> None:
-    """Warn of a template that leaves thoughts out of earlier answers: later turns of a rollout have them.
-
-    Args:
-        trainer: a GRPO trainer of several turns.
-    """
+    """Warn of a template that leaves thoughts out of earlier answers: later turns of a rollout have them."""
     processing_class, thought = trainer.processing_class, "the thought of the assistant"
     said = [{"role": "assistant", "content": f"<think>\n{thought}\n</think>\n\n{_ANSWER}"}]
     said = [{"role": "user", "content": "question"}, *said, {"role": "user", "content": "and?"}]
@@ -150,11 +146,6 @@ def _without_special_tokens(message: Mapping[str, Any], tokenizer: Any) -> dict[
 
 def end_of_answer(tokenizer: Any, ids: Sequence[int], eos_token_ids: Collection[int]) -> int:
     """The number of tokens that end an answer, at the beginning of what a template writes after it.
-
-    Args:
-        tokenizer: the policy's.
-        ids: tokens of `text_after_answer`.
-        eos_token_ids: the tokens that end an answer.
 
     Raises:
         ValueError: the template does not end an answer with one of these.
@@ -231,12 +222,7 @@ def continued_ids(
 
 
 def check_ended(answer: Sequence[int], eos_token_ids: Collection[int]) -> None:
-    """Refuse an answer that was cut, which no turn can follow.
-
-    Args:
-        answer: its token ids.
-        eos_token_ids: the tokens that end an answer.
-    """
+    """Refuse an answer that was cut, which no turn can follow."""
     if not answer or answer[-1] not in eos_token_ids:
         raise ValueError(
             f"continued_ids: an answer ends with the token {list(answer[-1:])}, expected one of "

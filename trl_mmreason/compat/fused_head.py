@@ -56,7 +56,6 @@ def use_own_head_output(model: Any, measured: HeadOutput | None = None) -> None:
     TRL has read the configuration into the fused pass's closure, where both numbers are replaced.
 
     Args:
-        model: without adapters, or the model that PEFT wrapped.
         measured: that of a model of the same kind, such as the policy of a reference.
 
     Raises:

@@ -63,7 +63,6 @@ class KnownImages:
     """A model's `get_image_features` that encodes equal images once, and none whose features it knows.
 
     Args:
-        model: model with its head.
         untrained: models no weight of whose vision side may be trained.
     """
 

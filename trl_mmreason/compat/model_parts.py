@@ -60,22 +60,13 @@ def parts_of(model: Any) -> dict[str, str]:
 
 
 def check_chosen(name: str, chosen: Sequence[str]) -> None:
-    """Refuse `trainable_parts` that are not in `PARTS`.
-
-    Args:
-        name: name of the configuration or function that was given the parts.
-        chosen: names of the parts, as given.
-    """
+    """Refuse `trainable_parts` that are not in `PARTS`."""
     if not chosen or not set(chosen) <= set(PARTS):
         raise ValueError(f"{name}: trainable_parts={chosen}, expected one or more of {PARTS}.")
 
 
 def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
     """Freeze all parts of a trainer's policy except the chosen ones, adapters included, and log what is trained.
-
-    Args:
-        trainer: after TRL's constructor.
-        chosen: members of `PARTS`.
 
     Returns:
         What is trained and frozen of every part.
@@ -91,10 +82,6 @@ def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
 
 def train_only(model: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
     """Freeze all parts except the chosen ones; weights that were frozen before stay frozen.
-
-    Args:
-        model: whole or with an adapter.
-        chosen: members of `PARTS`.
 
     Returns:
         What is trained and frozen of every part.
@@ -128,7 +115,6 @@ def freeze_vision_encoder(model: Any, *, merger: bool = True) -> None:
     """Freeze the vision encoder and any adapter in it.
 
     Args:
-        model: whole or with an adapter.
         merger: freeze also the projector of those families that keep it inside the encoder, as its merger (Qwen-VL).
 
     Raises:

@@ -50,11 +50,7 @@ DEEPSPEED = NeededPackage("deepspeed", "deepspeed", 'pip install "trl-mmreason[d
 
 
 def missing_packages(settings: Mapping[str, Any]) -> Iterator[NeededPackage]:
-    """List what settings need and this environment lacks.
-
-    Args:
-        settings: values of a configuration, or of a section, as YAML or a dataclass has them.
-    """
+    """List what settings need and this environment lacks."""
     return (needed for needed in _needed(settings) if not _is_installed(needed.package))
 
 
@@ -84,7 +80,6 @@ def refuse_missing_packages(settings: Mapping[str, Any], option: str = "--") -> 
     """Refuse settings whose packages are missing, before slow work; they are imported only after loading the model.
 
     Args:
-        settings: values of a configuration, or of a section.
         option: what stands before the names of options, such as "--common.".
 
     Raises:

@@ -23,9 +23,6 @@ def saved_weights(model: Any) -> Saved:
     """How each weight of a model is saved; as it is, where a checkpoint makes one weight of several (Kimi, ERNIE).
 
     So are parameters whose place an adapter has taken (`target_parameters`).
-
-    Args:
-        model: the policy, with its adapters if it has any.
     """
     base = without_adapters(model)
 

@@ -224,9 +224,6 @@ def import_model_classes(config: PreTrainedConfig) -> None:
     the constructors of classes as they are made, before their decorators, and puts them back afterwards (of the same
     code: deepspeedai/DeepSpeed#5921). `use_experts_implementation` is one, so that the next model of the process, such
     as the reference, would have experts without a configuration.
-
-    Args:
-        config: configuration of the model, or of a part.
     """
     if type(config) in MODEL_MAPPING:
         MODEL_MAPPING[type(config)]

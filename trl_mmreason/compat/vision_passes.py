@@ -31,7 +31,6 @@ def ensure_image_pass(model: Any, processing_class: Any) -> ImageHooks | None:
 
     Args:
         model: not wrapped yet.
-        processing_class: its processor.
     """
     base = without_adapters(model)
     if isinstance(processing_class, ProcessorMixin) and hasattr(base.base_model, "get_image_features"):

@@ -38,23 +38,14 @@ from .vllm_turns import Reply, Turns, UntilEnough
 
 @contextmanager
 def corrected_vllm(args: Any) -> Iterator[None]:
-    """While TRL builds a trainer, replace `VLLMGeneration` by `VerifiedGeneration`.
-
-    Args:
-        args: the trainer's configuration; `vllm_dtype` and `vllm_lora` are read if it has them.
-    """
+    """While TRL builds a trainer, replace `VLLMGeneration` by `VerifiedGeneration`."""
     build = partial(VerifiedGeneration, args=args)
     with replaced(grpo_trainer, VLLMGeneration=build):
         yield
 
 
 class VerifiedGeneration(vllm_generation.VLLMGeneration):
-    """`VLLMGeneration` that passes the trainer's prompts to vLLM, and raises if vLLM read others.
-
-    Args:
-        args: the trainer's configuration.
-        **settings: as TRL passes them.
-    """
+    """`VLLMGeneration` that passes the trainer's prompts to vLLM, and raises if vLLM read others."""
 
     def __init__(self, *, args: Any, **settings: Any) -> None:
         model, mode = settings["model"], settings["mode"]
@@ -361,13 +352,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
 
 
 def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> None:
-    """Pass the unexpanded forms of the prompts that the trainer just tokenised to a colocated vLLM.
-
-    Args:
-        trainer: the GRPO trainer.
-        prompts: what its `_tokenize_prompts` was given.
-        tokenized: and what that returned: prompt ids, images, fields.
-    """
+    """Pass the unexpanded forms of the prompts that the trainer just tokenised to a colocated vLLM."""
     prompt_ids, images, _ = tokenized
     if not images or trainer.vllm_mode != "colocate" or not is_conversational({"prompt": prompts[0]}):
         return
@@ -376,12 +361,7 @@ def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> 
 
 
 def engine_dtype(args: Any, model: Any) -> str:
-    """The dtype of a colocated vLLM: the configured one, else the policy's training dtype.
-
-    Args:
-        args: the trainer's configuration.
-        model: the policy.
-    """
+    """The dtype of a colocated vLLM: the configured one, else the policy's training dtype."""
     chosen = getattr(args, "vllm_dtype", None)
     if chosen is not None:
         return chosen

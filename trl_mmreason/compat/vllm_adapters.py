@@ -41,7 +41,6 @@ class AdapterInVLLM:
 
     Args:
         llm: the `vllm.LLM`, built with `engine_settings`.
-        model: the policy.
         saved: the names of the base's weights in checkpoints, which vLLM reads.
 
     Attributes:
@@ -161,12 +160,7 @@ def adapted_layers(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def adapter_tensors(model: Any, saved: Saved) -> dict[str, Tensor]:
-    """An adapter's factors, the second ones scaled, on the CPU and by the names of checkpoints; a collective operation.
-
-    Args:
-        model: a `PeftModel`.
-        saved: the names of its base's weights.
-    """
+    """An adapter's factors, the second ones scaled, on the CPU by the names of checkpoints; a collective operation."""
     return {
         f"{_PREFIX}{name}": tensor.to("cpu", copy=True).contiguous()
         for path, layer in adapted_layers(model)

@@ -48,12 +48,7 @@ class Buckets:
 
 @contextmanager
 def in_buckets(llm: Any, *, copies: bool) -> Iterator[Buckets]:
-    """Within the block, weights for a colocated vLLM wait until they are a bucket; at its end all are loaded.
-
-    Args:
-        llm: the `vllm.LLM` of this process.
-        copies: as for `Buckets`.
-    """
+    """Within the block, weights for a colocated vLLM wait until they are a bucket; at its end all are loaded."""
     model = llm.llm_engine.model_executor.driver_worker.model_runner.model
     buckets = Buckets(model.load_weights, copies=copies)
     with replaced(model, load_weights=buckets.add):

@@ -34,12 +34,7 @@ class GlooInfo(WeightTransferInitInfo):
 
 
 class GlooGroup:
-    """The processes of a server, and the one that trains.
-
-    Args:
-        info: where they meet.
-        rank: this process's number among them.
-    """
+    """The processes of a server, and the one that trains."""
 
     def __init__(self, info: GlooInfo, rank: int) -> None:
         place = info.master_address, info.master_port

@@ -65,12 +65,7 @@ class PromptMemory:
 
 
 def unexpanded_prompts(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
-    """Tokenise prompts as the trainer's processor does, but leave one placeholder for each image.
-
-    Args:
-        trainer: the GRPO trainer whose `_tokenize_prompts` tokenised them.
-        prompts: conversations, images among their parts.
-    """
+    """Tokenise prompts as the trainer's processor does, but leave one placeholder for each image."""
     processor = trainer.processing_class
     texts = processor.apply_chat_template(
         conversation=[prepare_multimodal_messages(prompt) for prompt in prompts],

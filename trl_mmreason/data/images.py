@@ -206,9 +206,6 @@ def with_images(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[lis
 def image_digest(value: Any) -> bytes:
     """A digest of an image as it is stored: of its file's bytes, or of the pixels of a PIL image.
 
-    Args:
-        value: stored image, as for `open_image`.
-
     Raises:
         FileNotFoundError: it is the path of a file that does not exist.
     """

@@ -30,7 +30,6 @@ def frames_of(video: str | Path | bytes, most: int) -> list[Image.Image]:
 
     Args:
         video: the path or the bytes of a file, which PyAV decodes.
-        most: number of frames to take.
 
     Raises:
         RefusedValue: the file cannot be decoded, or PyAV is not installed.

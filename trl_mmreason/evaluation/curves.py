@@ -133,7 +133,6 @@ def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> N
 
     Args:
         log_history: `trainer.state.log_history`: one dict a logged step, with `step` and numbers by name.
-        path: the file to write.
     """
     figure = draw_curves(log_history)
     if figure is None:

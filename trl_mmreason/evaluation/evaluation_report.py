@@ -182,10 +182,7 @@ def trajectories_of(
     """Collect the trajectories that the report shows: the first questions, with up to eight samples each.
 
     Args:
-        samples: result of `evaluate`.
         images: id → the question's.
-        shown: number of questions on the page.
-        run: name of this evaluation among others.
         questions: id → the question; others may have been asked with another prompt.
     """
     trajectories = []

@@ -57,7 +57,6 @@ def refuse_folders(folder: Path, *others: str) -> None:
     """Refuse an output folder in which a folder has the name of a file to write, before any sampling.
 
     Args:
-        folder: output folder, which may not exist yet.
         *others: files beside those of `write_evaluation`.
 
     Raises:
@@ -137,11 +136,7 @@ def format_overview(results: Mapping[str, Results]) -> str:
 
 
 def format_side_by_side(results: Mapping[str, Results]) -> str:
-    """Format a table with a column for each policy and a line for each metric.
-
-    Args:
-        results: name of the policy → what the same questions came to.
-    """
+    """Format a table with a column for each policy and a line for each metric."""
     lines = [["percent [95 % interval]", *results]]
     for name in dict.fromkeys(name for result in results.values() for name in result.metrics):
         metric, known = metric_of(name), [result.metrics.get(name) for result in results.values()]

@@ -62,8 +62,6 @@ def cite(entry: str, title: str, arxiv: str | None = None, **fields: str) -> dic
 
     Args:
         entry: kind and key of the citation, such as "article{wan2025srpo".
-        title: title of the paper.
-        arxiv: its id on arXiv.
         **fields: the citation's other fields.
     """
     fields = {"title": f"{{{title}}}", **fields, **({"eprint": f"arXiv:{arxiv}"} if arxiv else {})}

@@ -237,7 +237,6 @@ def aligned(lines: Sequence[Sequence[str]], *, right: bool = False) -> str:
     """Plain-text table with aligned columns; lines have equally many cells.
 
     Args:
-        lines: the cells.
         right: whether all but the first column are flush right.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

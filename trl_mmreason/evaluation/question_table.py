@@ -76,9 +76,7 @@ def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has
     """Compute each question's contribution to each metric; none where its gold answer is unusable.
 
     Args:
-        samples: result of `evaluate`.
         grader: its rules say whether two answers that vote say the same.
-        has_variants: whether there is a `worst_case`.
     """
     usable = [k for k, row in enumerate(samples.samples) if is_usable(row)]
     chosen = Samples([samples.rows[k] for k in usable], samples.n, samples.turns, [samples.samples[k] for k in usable])

@@ -95,7 +95,6 @@ def write_report(
     """Write the report; a section without content is left out.
 
     Args:
-        path: the HTML file to write.
         command: the command line that made the results; "" if it is not known.
         settings: names and values, shown in their order.
         tables: shown in this order.
@@ -144,11 +143,7 @@ def page_images(images: Iterable[Image]) -> list[dict[str, Any]]:
 
 
 def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the settings of all runs; where they differ, the values name their runs.
-
-    Args:
-        settings: name of the run → its settings.
-    """
+    """Merge the settings of all runs; where they differ, the values name their runs."""
     together = {}
     for name in dict.fromkeys(name for of_run in settings.values() for name in of_run):
         values = {run: of_run.get(name, "") for run, of_run in settings.items()}

@@ -57,8 +57,6 @@ def write_rows_page(path: str | Path, loaded: LoadedRows, *, name: str, command:
     """Write the page.
 
     Args:
-        path: the HTML file to write.
-        loaded: result of `load_rows`.
         name: names the source.
         command: the command line that asked for the page.
         shown: number of rows to show, evenly spread over all.

@@ -90,11 +90,7 @@ def _tokens(evaluation: SavedEvaluation) -> float:
 
 
 def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
-    """Best of up to 16 over the weight of the scored steps; empty for an evaluation without scored steps.
-
-    Args:
-        evaluation: evaluation of several samples per question.
-    """
+    """Best of up to 16 over the weight of the scored steps; empty for an evaluation without scored steps."""
     samples, questions = evaluation.samples, evaluation.results.questions
     usable = [k for k, question in enumerate(questions) if question.usable]
     tried = [samples.samples[k] for k in usable]
@@ -113,9 +109,6 @@ def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
 
 def scaling_plots(evaluations: Mapping[str, SavedEvaluation]) -> list[Plot]:
     """The share of right answers over n and over tokens (Fig. 5), and of best-of-n over the weight of steps (Fig. 3).
-
-    Args:
-        evaluations: evaluations as for `scaling_curves`.
 
     Returns:
         Nothing if no evaluation has several samples, and there is no search with several numbers of candidates.

@@ -76,11 +76,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def progress_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReportTable:
-    """Build a table of each metric: of one run at its start and end, of several at the end, with the change.
-
-    Args:
-        histories: name of the run → its `trainer.state.log_history`.
-    """
+    """Build a table of each metric: of one run at its start and end, of several at the end, with the change."""
     rows = []
     for metric, by_run in _metrics(histories):
         cells = [

@@ -42,9 +42,6 @@ def winning_position(answers: Sequence[str | None], equal: Equality | None = Non
 
     A missing answer never votes. Of clusters of one size the one that began first wins.
 
-    Args:
-        answers, equal: arguments of `cluster_answers`.
-
     Returns:
         A position in `answers`; `None` if nobody votes.
     """
@@ -53,13 +50,7 @@ def winning_position(answers: Sequence[str | None], equal: Equality | None = Non
 
 
 def votes_of(row: Mapping[str, Any], answers: Sequence[str | None], grader: Grader | JudgeGrader) -> list[str | None]:
-    """Convert answers to votes: letters where they name one of the choices.
-
-    Args:
-        row: the question; its `choices`, if any, are looked at.
-        answers: extracted answers; `None` where there is none.
-        grader: says which choice an answer names.
-    """
+    """Convert answers to votes: letters where they name one of the choices."""
     labels = [label for label, text in (row.get("choices") or {}).items() if text is not None]
     named = {}
     for answer in {answer for answer in answers if answer is not None} if labels else ():

@@ -193,11 +193,7 @@ def encode_conversation(
 
 
 def as_prompt(ids: list[int], fields: Mapping[str, Any], axes: Mapping[str, int]) -> Prompt:
-    """Make a prompt of its ids and what a processor says of it besides, as a batch of one.
-
-    Args:
-        axes: result of `image_axes`.
-    """
+    """Make a prompt of its ids and what a processor says of it besides, as a batch of one."""
     prompt = Prompt(ids, {}, {}, axes)
     for name, value in fields.items():
         value = as_tensor(value)

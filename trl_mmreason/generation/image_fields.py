@@ -54,11 +54,7 @@ def as_tensor(value: Any) -> Tensor:
 
 
 def joined_fields(rows: Sequence[Mapping[str, Tensor]], axes: Mapping[str, int]) -> dict[str, Tensor]:
-    """Concatenate the fields of images by name, in order; a row without images may lack them.
-
-    Args:
-        axes: result of `image_axes`.
-    """
+    """Concatenate the fields of images by name, in order; a row without images may lack them."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: concatenate([row[name] for row in rows if name in row], axis=axes.get(name, 0)) for name in names}
 

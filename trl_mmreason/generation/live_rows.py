@@ -172,9 +172,6 @@ def can_decode(model: Any) -> bool:
 
     It may not where a `generate` was set on the model, or is its class's own, nor where transformers has changed; of
     that a warning tells once.
-
-    Args:
-        model: with or without an adapter.
     """
     base = without_adapters(model)
     if getattr(type(base), "generate", None) is not _GENERATE or "generate" in vars(base) or "generate" in vars(model):
@@ -197,13 +194,7 @@ def step_aside(why: str) -> None:
 
 
 def can_share_prompts(model: Any, fields: Iterable[str], settings: GenerationConfig) -> bool:
-    """Whether several rows can continue one prompt, whose state is then copied, if `can_decode` says so.
-
-    Args:
-        model: with or without an adapter.
-        fields: names of its inputs besides the ids.
-        settings: settings of the generation.
-    """
+    """Whether several rows can continue one prompt, whose state is then copied, if `can_decode` says so."""
     if settings.use_cache is False or settings.cache_implementation not in (None, "dynamic"):
         return False
     if any(getattr(settings, name, None) for name in _OF_PROMPTS):

@@ -126,11 +126,7 @@ def load_model(
 def load_processor(
     model: str, *, adapter: str | None = None, revision: str | None = None, trust_remote_code: bool = False
 ) -> Any:
-    """Load a model's processor, or a text-only model's tokenizer; for an adapter without one, its base model's.
-
-    Args:
-        model, adapter, revision, trust_remote_code: as for `load_model`.
-    """
+    """Load a model's processor, or a text-only model's tokenizer; for an adapter without one, its base model's."""
     check_model_path(model)
     base, base_revision, adapter = _base_of(model, revision, adapter)
     config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)

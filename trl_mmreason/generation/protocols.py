@@ -169,7 +169,6 @@ def sample_units(
     """Sample one answer for each unit.
 
     Args:
-        units, engine, sampling_params, seed: as for `AnsweringProtocol.answer`.
         prefix_column: column of the rows that holds the beginning of the answer.
     """
     requests = [

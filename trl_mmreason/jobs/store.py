@@ -75,7 +75,6 @@ class Store:
     """A file of finished units in stages, for several processes and threads at once; made if it does not exist.
 
     Args:
-        path: the file.
         elsewhere: where the caller can keep results of other settings, for the message of `SettingsChanged`.
 
     Raises:

@@ -67,14 +67,7 @@ def grade_payloads(
 
 
 class StoredSamples(Sequence):
-    """The samples of a stage as rows for grading or scoring, read on demand.
-
-    Args:
-        store: store of the samples.
-        stage: stage of the samples.
-        n: samples per question.
-        rows: the questions.
-    """
+    """The samples of a stage as rows for grading or scoring, read on demand."""
 
     column_names = ("id",)
 

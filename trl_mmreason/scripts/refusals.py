@@ -54,9 +54,6 @@ def refusal(error: BaseException) -> str | None:
     A refusal is an error class of this package, an error of the Hub, a file that cannot be written, weights that cannot
     be read, or what one of the libraries or this package raised on purpose, by a `raise` statement, before the first
     pass through a model.
-
-    Args:
-        error: exception with its traceback.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     functions = {frame.f_code.co_name for frame, _ in frames}

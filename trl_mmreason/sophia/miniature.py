@@ -40,11 +40,6 @@ def reasoner_path(output_dir: str | Path, category: str, *, seed: int = 0) -> Pa
     reasons mostly rightly. Sampled at temperature 1 it looks twice about as often as it was taught to, and errs more
     often: about one sum in four is wrong where the rule slipped in one of ten. It is asked in the words of `REASON`.
 
-    Args:
-        output_dir: the checkpoint becomes a folder in it, whose name holds the other arguments.
-        category: what questions it answers.
-        seed: seed of its weights and lessons.
-
     Raises:
         RuntimeError: it did not learn to reason.
     """

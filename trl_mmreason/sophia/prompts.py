@@ -148,12 +148,7 @@ To check: AB = 4 + 6 = 10 and AC = 6 + 9 = 15, and 4 / 10 = 6 / 15 = 0.4.
 
 
 def reasoning_prompt(question: str, caption: str) -> str:
-    """Write the prompt of the reasoner.
-
-    Args:
-        question: question of the row; it may hold braces and anything else.
-        caption: caption of the row's images.
-    """
+    """Write the prompt of the reasoner."""
     values = {**EXAMPLE, "question": question, "caption": caption}
     # One pass, so that inserted text is never read as a placeholder; \boxed{} is no placeholder.
     return re.sub(r"\{(\w+)\}", lambda place: values[place[1]], REASONING_PROMPT)

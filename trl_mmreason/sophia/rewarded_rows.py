@@ -23,10 +23,6 @@ _ROUNDING = 1e-3  # a log-probability of 16 bit may come out above 0 by less
 def rewarded_rows(rows: Any, name: str) -> Any:
     """Select the rows with a non-zero reward; the others would have no gradient.
 
-    Args:
-        rows: a `datasets.Dataset` or `IterableDataset` with the column `reward`.
-        name: name of the caller, for errors.
-
     Raises:
         ValueError: a reward is no finite number, or all are 0; of a stream when the row comes.
     """

@@ -116,8 +116,6 @@ def read_outcomes(
 
     Args:
         reasoner_answers: answers of each reasoner; their ids are those of `unit_id`.
-        ids: ids of the questions.
-        captions, trajectories: K and N.
     """
     shape = len(ids), captions, trajectories
     correct, whole = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)

@@ -251,7 +251,6 @@ def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position:
 
     Args:
         ids: the sampled ids, which decode to `text` without special tokens.
-        position: position in characters.
     """
     low, high = 0, len(ids)
     while low < high:

@@ -40,8 +40,6 @@ def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> li
     """Read the answers that a teacher can reflect on, in the order of the rows.
 
     Args:
-        rows: questions that were solved.
-        answers: answers of the protocol `FirstSolution`.
         dropped: why others cannot → how many; grows.
     """
     golds = [reference_answer(answer) for answer in rows["answer"]]

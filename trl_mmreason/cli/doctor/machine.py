@@ -85,11 +85,7 @@ def check_devices() -> Iterator[Finding]:
 
 
 def check_contract(changes: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
-    """Say of private methods whether they still are what this package expects.
-
-    Args:
-        changes: package → what has changed, as `changed_methods` describes it.
-    """
+    """Say of private methods whether they still are what this package expects."""
     required = {requirement.name: requirement for requirement in _requirements()}
     for package, changed in changes.items():
         if not changed:

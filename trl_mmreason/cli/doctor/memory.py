@@ -341,9 +341,7 @@ def _check_vllm(
     """Whether a colocated vLLM fits its share of a GPU of so many bytes, and the trajectories that its cache holds.
 
     Args:
-        estimate: that of the stage.
         cache: keys and values of a token.
-        settings, where: as for `check_memory`.
         gpu: bytes of a GPU; `None` without one.
     """
     dtype = "bfloat16" if settings["bf16"] else "float16" if settings["fp16"] else settings["dtype"] or "float32"

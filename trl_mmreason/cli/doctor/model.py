@@ -103,13 +103,7 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
 
 
 def check_scoring(model: Any, processor: Any, end_ids: list[int]) -> Iterator[Finding]:
-    """Try what trainers try when they are made: whether what they score is what the model says.
-
-    Args:
-        model: with or without its weights; without them no token is scored.
-        processor: its processor.
-        end_ids: tokens that end its answers.
-    """
+    """Try what trainers try when they are made: whether what they score is what the model says."""
     problem = processor_problem(processor)
     try:
         head = measured_head_output(model)

@@ -147,8 +147,6 @@ def pass_bytes(model: Any, work: Workload, precision: Precision) -> Passes:
 
     Args:
         model: with its adapter, and with the weights frozen that are not trained.
-        work: what is asked of it.
-        precision: dtypes.
     """
     text, size = model.config.get_text_config(), precision.weights.itemsize
     layer, in_language = language_layer(model, work.rows, work.tokens, precision, masked=work.masked)
