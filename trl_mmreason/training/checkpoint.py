@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,6 @@ def restore_adapter(model: PeftModel, checkpoint: str | Path) -> None:
     load_whole_state(live, saved)
 
 
-def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
-    """Restore each weight's dtype, as PEFT loads the bfloat16 adapter of a QLoRA as float32."""
-    for name, weight in model.named_parameters():
-        weight.data = weight.data.to(types[name])
-
-
 class CheckpointRestoreMixin(BestModelMixin):
     """Mixin that writes checkpoints whole, restores their weights for every model family, and saves before it pushes.
 
@@ -208,22 +203,15 @@ class CheckpointRestoreMixin(BestModelMixin):
                 check_scaling(self.model, checkpoint)
             check_same_place(self.state, num_update_steps_per_epoch, by_epochs=by_epochs)
             self.state.best_model_checkpoint = best_of(Path(checkpoint), self.args.output_dir)
-            if (
-                self.state.best_global_step
-                and self.state.best_model_checkpoint is None
-                and self.args.load_best_model_at_end
-            ):
-                self._warn_of_lost_best()
-        return counted
-
-    def _warn_of_lost_best(self) -> None:
-        if self.is_world_process_zero():
             state = self.state
-            logger.warning(
-                f"The best checkpoint, checkpoint-{state.best_global_step} with {self.args.metric_for_best_model}="
-                f"{state.best_metric:.4g}, is no longer there: the end of training saves the last weights, unless a "
-                "later evaluation is better than that."
-            )
+            is_lost = state.best_global_step and state.best_model_checkpoint is None
+            if is_lost and self.args.load_best_model_at_end and self.is_world_process_zero():
+                logger.warning(
+                    f"The best checkpoint, checkpoint-{state.best_global_step} with {self.args.metric_for_best_model}="
+                    f"{state.best_metric:.4g}, is no longer there: the end of training saves the last weights, unless "
+                    "a later evaluation is better than that."
+                )
+        return counted
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         # `Trainer` takes an epoch's first step before it looks whether all are done: one too many on a finished run.
@@ -271,14 +259,21 @@ class CheckpointRestoreMixin(BestModelMixin):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         target = self.model if model is None else model
-        if self.is_fsdp_enabled or not isinstance(target, PreTrainedModel):
-            types = {name: weight.dtype for name, weight in target.named_parameters()}
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            if is_peft_model(target) and not self.is_fsdp_enabled:
-                check_adapter_restored(target, resume_from_checkpoint)
-                _cast_back(target, types)
-        else:
-            restore_weights(target, resume_from_checkpoint)
+        load = partial(super()._load_from_checkpoint, resume_from_checkpoint, model)
+        self._restore(target, resume_from_checkpoint, load)
+
+    def _restore(self, model: Any, checkpoint: str, load: Callable[[], None]) -> None:
+        """Restore a model as `load` does, and check an adapter; a whole model's weights are restored here."""
+        by_engine = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if isinstance(model, PreTrainedModel) and not by_engine:
+            restore_weights(model, checkpoint)
+            return
+        types = {name: weight.dtype for name, weight in model.named_parameters()}
+        load()
+        if is_peft_model(model) and not by_engine:
+            check_adapter_restored(model, checkpoint)
+            for name, weight in model.named_parameters():  # PEFT loads the bfloat16 adapter of a QLoRA as float32
+                weight.data = weight.data.to(types[name])
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -308,14 +303,7 @@ class CheckpointRestoreMixin(BestModelMixin):
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def _load_best_model(self) -> None:
-        if isinstance(self.model, PreTrainedModel) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            restore_weights(self.model, self.state.best_model_checkpoint)
-        else:
-            types = {name: weight.dtype for name, weight in self.model.named_parameters()}
-            super()._load_best_model()
-            if is_peft_model(self.model) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-                check_adapter_restored(self.model, self.state.best_model_checkpoint)
-                _cast_back(self.model, types)
+        self._restore(self.model, self.state.best_model_checkpoint, super()._load_best_model)
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         """Create the repository as `Trainer` does, after a warning of a base that nobody else has."""
