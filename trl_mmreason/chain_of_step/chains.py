@@ -167,8 +167,6 @@ def score_paths(
     Args:
         score: method of a process reward model that scores the chains, in one call.
         rows: the question of each path: `prompt`, and `images` or `image`.
-        paths: the paths.
-        step_weight: w of the trajectory score.
     """
     scorable = scorable_rows(rows, paths)
     scores = iter(score([row for row in scorable if row]) if any(scorable) else [])

@@ -200,8 +200,6 @@ def annotate_by_monte_carlo(
     Args:
         chains: `rows` of `chains_of`.
         engine: continues the chains; the policy that wrote them, or another that was fine-tuned on chains.
-        store: keeps every continuation.
-        n: continuations per step.
         sampling_params: the paper's sampling by default; mind `max_new_tokens`.
         labels: soft, the share of right continuations; or hard, 1 if any is right. Both come from the same samples.
         **running: arguments of `answer_questions`, such as `retry_failed` and `batch_size`, in continuations.

@@ -46,7 +46,6 @@ class ChainRewards:
     has a column `answer`, the chains' answers are graded; `choices` and `id` are used if there.
 
     Args:
-        processing_class: the policy's.
         process_reward: scores the chains; `None` for the reward by outcome, which needs the answers.
         grader: decides whether an answer is right; `Grader()` by default.
         step_weight: w.

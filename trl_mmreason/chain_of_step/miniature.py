@@ -85,7 +85,6 @@ def label_drawn_chains(
         paths: chains a problem.
         monte_carlo: so many of the training chains are labelled by Monte Carlo, the others by the judge.
         continuations: continuations of each of their steps.
-        seed: seed of all sampling.
         **sampling: `sampling_params` of chains and continuations, and `batch_size`.
 
     Raises:

@@ -305,7 +305,6 @@ def label_token_ids(
 
     Args:
         model: its configuration says which tokens these are, if it is a process reward model already.
-        processing_class: its processor or tokenizer.
         right_token, wrong_token: the tokens for a model that is none yet; "+" and "-" by default.
 
     Raises:

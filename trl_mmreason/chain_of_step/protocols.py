@@ -161,7 +161,6 @@ def sample_paths(
 
     Args:
         rows, engine, store, stage: arguments of `answer_questions`.
-        n: paths per question.
         protocol: `Chains()` by default, with a process reward model if the paths are to be scored; `Direct()` for
             policies that write no chains.
         sampling_params: the paper's sampling by default; mind `max_new_tokens`.

@@ -70,7 +70,6 @@ def step_beam_search(
     Args:
         rows: questions with id, prompt, and optionally images (or image).
         engine: samples the candidates; it has to continue prefixes and know stop strings.
-        process_reward: scores the candidates.
         n: candidates per stage.
         sampling_params: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
         max_steps: steps a chain may have; after the last one only answers are candidates.

@@ -70,8 +70,6 @@ def text_after_answer(
         messages: one of the user, or those of the tools that the answer called; each content is a string, or parts
             with images.
         eos_token_ids: the tokens that end an answer.
-        chat_template: used instead of the processor's own.
-        **chat_template_kwargs: handed to the template.
 
     Raises:
         ValueError: the template does not show the answer unchanged.
@@ -209,7 +207,6 @@ def continued_ids(
     Args:
         processing_class, eos_token_ids, **template: arguments of `next_turn_ids`.
         answer_ids: the answers, each with the token that ended it.
-        messages: the user's reply to each answer.
 
     Raises:
         ValueError: an answer did not end; or see `next_turn_ids`.

@@ -45,7 +45,6 @@ def encode_images_once(model: Any, policy: Any = None) -> None:
     encodes as before.
 
     Args:
-        model: not wrapped yet.
         policy: policy whose reference the model is. It keeps features only while the policy does: in a pass of the same
             rows both then round alike, and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
     """

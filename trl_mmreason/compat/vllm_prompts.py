@@ -83,7 +83,6 @@ def compare_prompts(expected: Sequence[Sequence[int]], read: Sequence[Sequence[i
 
     Args:
         expected: token ids of each prompt, its images' placeholders expanded, as the training pass sees them.
-        read: what vLLM returned.
 
     Raises:
         PromptMismatch: they differ.

@@ -48,7 +48,6 @@ def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: An
 
     Args:
         generation_kwargs: the user's, whose `logit_bias` of other tokens stays.
-        config: the model's.
     """
     settings = dict(generation_kwargs or {})
     bias = dict.fromkeys(placeholder_ids(config), _NEVER)

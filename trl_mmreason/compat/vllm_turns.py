@@ -85,7 +85,6 @@ class UntilEnough:
     """Lets conversations go on until enough of them have ended; replaces `LLM.generate`.
 
     Args:
-        llm: vLLM's `LLM`.
         begun: for each prompt how many tokens of its end are those of an answer that goes on.
         reply: what is said to answers that have ended: `{row: (ids, log-probabilities)}`, without such a beginning.
         leave: is told of each other answer its row, ids and log-probabilities so far.

@@ -77,10 +77,8 @@ def find_columns(
     """Map our column names to the source's, for the columns that the source has.
 
     Args:
-        present: the source's columns.
         columns: our name → the source's, as the caller chose; None for none.
         source_name: names the source in errors.
-        names: our names.
         required: of these those, besides `prompt`, that every source has.
         ends: the one that the end of a conversation fills.
 

@@ -169,7 +169,6 @@ def load_completions(source: str, split: str = "train", **reading: Any) -> Datas
     Args:
         source: parquet files or a Hub id with `prompt` and `completion`, such as this package's commands write, which
             are read unchanged; or whatever `load_rows` reads as completions, such as JSON lines or conversations.
-        split: the split to read.
         **reading: arguments of `load_rows`; with any that is not None, it reads every source.
 
     Raises:

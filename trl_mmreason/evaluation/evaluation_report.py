@@ -99,13 +99,8 @@ def save_evaluation(
     """Write an evaluation's files and its report.
 
     Args:
-        folder: output folder, created if missing.
-        rows: the questions, with their images.
         samples, results, record: results of `evaluate`, `summarise` and `provenance_record`.
         shown: questions in the report, whose images are kept.
-
-    Returns:
-        The report.
     """
     write_evaluation(folder, samples, results, record, rows.select(range(min(shown, len(rows)))))
     return write_evaluation_report({Path(folder).name: folder}, shown=shown)
@@ -123,7 +118,6 @@ def write_evaluation_report(
         folders: name → folder of an evaluation; several have to be of the same questions, and the first is what the
             others are compared with.
         output: the file; by default in the first folder, `report.html`, or `compared.html` of several.
-        shown: questions whose samples can be looked at.
         log_history: `trainer.state.log_history` of the training between two evaluations, whose curves are then shown.
 
     Returns:

@@ -75,7 +75,6 @@ def write_evaluation(
     """Write all files except the report.
 
     Args:
-        folder: output folder, created if missing.
         samples, results: results of `evaluate` and `summarise`.
         record: how the numbers were made, as JSON: benchmark, settings, versions.
         with_images: the first questions, whose images are kept.

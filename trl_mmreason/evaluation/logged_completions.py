@@ -42,7 +42,6 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
     """Read completions of steps spread evenly over the run, including the first and the last.
 
     Args:
-        folder: a trainer's output folder.
         shown: how many at most, unless a single group has more; groups are whole, and of each step equally many.
         run: what the run is called among others.
     """

@@ -50,7 +50,6 @@ def provenance_record(
 
     Args:
         engine, protocol, sampling_params, n, grader, system_prompt, seed: arguments that `evaluate` was given.
-        command: the command line.
         benchmark: name, title, source, split and whatever else says which questions were asked, and how.
     """
     return {

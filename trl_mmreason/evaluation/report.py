@@ -96,8 +96,6 @@ def write_report(
 
     Args:
         command: the command line that made the results; "" if it is not known.
-        settings: names and values, shown in their order.
-        tables: shown in this order.
         trajectories: what the browser shows, in this order; those of all runs together.
         plots, plots_title, plots_note: curves, what stands above and what below them.
         notes: sentences that a reader should see first, such as what could not be graded.

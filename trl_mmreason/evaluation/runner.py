@@ -63,7 +63,6 @@ def evaluate(
         engine: the policy.
         store: keeps every answer, verdict and score; `None` for a policy during training.
         protocol: how it is asked.
-        n: samples per question.
         sampling_params: greedy by default.
         **asking: arguments of `answer_questions`, or without a store for `answer_in_memory`, such as `grader`,
             `system_prompt`, `seed` and `batch_size`.

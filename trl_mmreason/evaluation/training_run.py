@@ -41,7 +41,6 @@ def write_training_report(folders: Mapping[str, Path], output: Path, *, shown: i
 
     Args:
         folders: name of the run → a trainer's `output_dir`; the first is what the others are compared with.
-        output: the HTML file to write.
         shown: how many completions of all runs at most, from steps that are spread over each; groups are whole.
     """
     states = {name: read_state(folder) for name, folder in folders.items()}

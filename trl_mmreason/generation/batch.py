@@ -172,7 +172,6 @@ def encode(
         processing_class: the model's processor, or a text-only model's tokenizer, which refuses images.
         messages: messages with text contents, the last one not the assistant's.
         images: images, as those of a `Request`.
-        **template: arguments of the chat template.
     """
     return encode_conversation(processing_class, conversation_of(processing_class, messages, images or []), **template)
 
@@ -304,10 +303,7 @@ def warn_of_ignored_settings(
     """Warn of the checkpoint's sampling settings that a party, which samples in `own_settings_only`, leaves out.
 
     Args:
-        name: name of the trainer or engine.
         model: the model, with the settings of its checkpoint's `generation_config.json`.
-        own: settings of the trainer or engine.
-        effect: end of the sentence.
     """
     checkpoint = without_adapters(model).generation_config.to_diff_dict()
     ignored = {

@@ -99,9 +99,7 @@ class GumbelMaxSampler(LogitsProcessor):
 
     Args:
         sampling_params: temperature 0 adds no noise.
-        seeds: one per row.
         ending: knows which rows continue; only these get noise.
-        suppressed: tokens that are never drawn.
         device: device of the model; the noise is made there.
     """
 

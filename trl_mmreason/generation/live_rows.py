@@ -100,7 +100,6 @@ def decode_live_rows(
         on_ended: told the places and new ids of rows that have ended, while others continue.
         prompt_of: (B,) which of the P prompts each row continues, if `can_share_prompts` says so; by default each row
             has one of its own.
-        logprobs: records the log-probability of each sampled token.
 
     Returns:
         (B, L + T), with padding after the end of a row.

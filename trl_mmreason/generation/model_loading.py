@@ -90,7 +90,6 @@ def load_model(
         dtype: dtype of the weights; "auto" as they are saved.
         device: this process's accelerator by default, or the CPU without one.
         revision: revision of `model`.
-        trust_remote_code: run the code that comes with the model.
         **model_kwargs: arguments of `from_pretrained`, such as `attn_implementation` or `device_map`.
 
     Returns:

@@ -29,10 +29,7 @@ def sample_turns(
 
     Args:
         rows: with prompt, and optionally images (or image).
-        engine: what answers.
-        sampling_params: sampling parameters of each answer.
         next_message: as `GroupGRPOTrainer.next_message`.
-        seeds: one per row.
         turns: answers per row, at most.
         hidden_columns: columns that `next_message` does not get to see, such as a trainer's `hidden_columns`.
     """

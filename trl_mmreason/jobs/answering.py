@@ -128,11 +128,8 @@ def answer_questions(
         protocol: how the policy is asked, what of its replies is graded, and what scores them.
         stage: stage of the store.
         n: samples per question.
-        sampling_params: sampling parameters of the answers.
         grader: `Grader()` by default. With another one than before only the grading is done again.
         system_prompt: put before every question; the rows stay as they are.
-        seed: seed of the samples.
-        description: description of the progress bar.
         **running: arguments of `run`, such as `batch_size`.
 
     Raises:

@@ -87,8 +87,6 @@ class ReplyCollector:
         """Ask about each unit without a stored reply, in all processes together.
 
         Args:
-            stage: stage of the store.
-            engine: engine that replies.
             units: rows, each with a unique string `id`.
             request: what to ask about a unit; its seed is set here.
             read: parses a reply about a unit to a payload; raises `MalformedReply`.

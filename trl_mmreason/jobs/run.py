@@ -86,8 +86,6 @@ def run(
     at once.
 
     Args:
-        store: store of the results.
-        stage: stage of the store.
         rows: rows, each with a unique string `id`.
         work: takes [(row, index), …] and returns for each a dict of JSON values or a `Failure`. A payload whose
             `finish_reason` is "length", or whose `finish_reasons` hold it, counts as truncated.

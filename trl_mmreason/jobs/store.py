@@ -102,7 +102,6 @@ class Store:
         """Create a stage, or resume one with equal settings or without results; `SettingsChanged` otherwise.
 
         Args:
-            stage: name of the stage.
             settings: what its results depend on, as JSON values.
             results: stage that holds the results; by default the same one.
         """

@@ -51,15 +51,8 @@ def cold_start(
     Args:
         model, processing_class: from `build_model`; the model is trained in place, on a CPU or a GPU.
         categories: kinds of problem, of `CATEGORIES`.
-        output_dir: where the checkpoint goes.
-        lessons: what is taught.
         target_accuracy: a fraction; greedy decoding, 200 images.
         level: difficulty of the problems, or of each category's.
-        problems: how many to train on.
-        seed: seed of the problems and their order.
-
-    Returns:
-        `output_dir`.
 
     Raises:
         RuntimeError: the target was not reached within the bound on steps.
@@ -123,14 +116,8 @@ def teach(
     Args:
         model, processing_class: a model with its processor, or a text-only one with its tokenizer.
         rows: prompt and completion (messages), and images for a model that sees them.
-        output_dir: where the checkpoint goes.
         measure: the share of what it is asked that the model gets right now.
         target_accuracy: a fraction.
-        measure_every_steps: after how many steps it is measured each time.
-        seed: seed of the rows' order.
-
-    Returns:
-        `output_dir`.
 
     Raises:
         RuntimeError: the target was not reached within the bound on steps.

@@ -45,11 +45,8 @@ def train_and_compare(
     images of the data set.
 
     Args:
-        trainer: a trainer that has not been started.
-        data_args: where the questions came from.
         rows: questions to compare on; `None` leaves the comparison out.
         protocol: how the policy is asked, greedily; of two answers.
-        system_prompt: put before every question.
 
     Returns:
         Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.

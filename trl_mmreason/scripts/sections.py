@@ -289,7 +289,6 @@ def setting_faults(
     """Yield name and fault of every setting that is unknown or has another type.
 
     Args:
-        settings: settings as YAML reads them.
         kind: what is known: the fields of a dataclass, a mapping of names to types, or names alone.
     """
     from ..training.config_values import wrong_type  # imported late: it imports transformers

@@ -115,7 +115,6 @@ class Pipeline:
 
         Args:
             policies: name → path or Hub id. A `Path` that is not there belongs to a stage that was not done: left out.
-            protocol: how they are asked.
             folder: folder in `output_dir`, in which each evaluation has a folder of its name.
             rows: `eval_rows` by default.
             **asking: arguments of `evaluate_into`.
@@ -235,11 +234,8 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
     """Run a stage unless it is finished.
 
     Args:
-        folder: folder of the run.
-        stage: name of the stage.
         settings: what its result depends on, as JSON; if it was begun with others, it is refused.
         finished: file or folder that it writes last.
-        work: does it.
     """
     with Store(folder / "stages.sqlite", elsewhere="another --output_dir") as store:
         store.fix_settings(stage, settings)

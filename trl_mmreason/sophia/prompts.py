@@ -166,7 +166,6 @@ def prompt_for(prompt: Any, completion: str, thinking_prompt: str | None) -> Any
 
     Args:
         prompt: messages. A system message of their own, the paper's "default system prompt", is replaced.
-        completion: what is said to it.
         thinking_prompt: `None`: the prompt stays as it is.
     """
     if thinking_prompt is None or (THINK not in completion and END_OF_THINK not in completion):

@@ -54,12 +54,10 @@ def drawn_trajectories(
     """Make training rows: the policy describes drawn problems, a reasoner answers, the best trajectories are kept.
 
     Args:
-        policy: describes.
         problems: are reasoned about.
         replies: the file that keeps every caption and trajectory.
         reasoner: by default the rule that knows the problems, and slips and rambles at known rates.
         caption_tokens, tokens: bounds of a caption and of a trajectory.
-        batch_size: replies asked for at once.
         **sampling: fields of `OffPolicySampling`.
 
     Raises:

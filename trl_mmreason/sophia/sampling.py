@@ -273,9 +273,6 @@ def _sample_trajectories(
     """Sample and grade the trajectories.
 
     Args:
-        questions: the questions, without images.
-        captions: the numbers of each question's captions.
-        stages: the stage of each question.
         reasoners: stage → who answers its questions.
         store, sampling: arguments of `make_off_policy_data`.
         **asking: arguments of `answer_questions`.

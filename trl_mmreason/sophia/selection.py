@@ -150,9 +150,6 @@ def select(
     A truncated one never is, by no rule: it has no end, and whoever learns from it learns to stop in mid-sentence.
 
     Args:
-        outcomes: outcomes of the questions.
-        ids: ids of the questions.
-        sampling: says who is rewarded.
         find: the payload at (question, k, n).
         count_tokens: counts the tokens of a string, where the engine did not; or `None`.
 

@@ -90,10 +90,6 @@ def teacher_prompt(question: str, cot: str, answer: str, ground_truth: str, *, s
     """Write the user message of "Self-Reflection Generation".
 
     Args:
-        question: without its images, which go with the request.
-        cot: the policy's reasoning.
-        answer: the policy's answer.
-        ground_truth: the true one.
         second_thought: ask for a second `<think>` too, which the paper does not.
     """
     fields = 'a "reflection" and a "think" field' if second_thought else 'a "reflection" field'

@@ -92,12 +92,9 @@ def drawn_reflections(
     """Make reflections, by a teacher that knows the truth, on a policy's answers to drawn problems.
 
     Args:
-        engine: the policy.
         problems: are solved, and reflected on.
         replies: the file that keeps every reply.
-        max_new_tokens: token limit of a solution.
         right_share: share of right first answers among the rows.
-        seed: seed of the solutions.
 
     Raises:
         ValueError: there is nothing to reflect on.

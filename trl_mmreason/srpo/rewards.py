@@ -199,7 +199,6 @@ def read_scores(
     """Combine verdicts and lengths.
 
     Args:
-        ids: the sampled ids.
         text: `opening`, which the chat template wrote, and what `ids` decode to.
         response: `text`, parsed.
     """

@@ -61,7 +61,6 @@ def learnt(
     """Measure a cold start on one sampled response a row, with the temperature, top-p and top-k of reinforcement.
 
     Args:
-        model, processing_class: the policy.
         dataset: questions with answers; those whose gold answer cannot be used do not count.
         args: sampling settings (`SAMPLING`) and system prompt.
         second_think: the format has a second `<think>`; off where the cold start's rows have none.
@@ -99,9 +98,7 @@ class StopWhenReflecting(StopAtAccuracy):
     the targets is warned about.
 
     Args:
-        processing_class: the policy's processor.
         questions: rows that the policy answers, once each.
-        args: how reinforcement will sample.
         complete_share: share of responses in the format.
         min_delta: acc@t2 − acc@t1, a fraction; `None` does not look at it.
         second_think: as for `learnt`; see `have_second_think`.

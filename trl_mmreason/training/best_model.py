@@ -70,8 +70,6 @@ def check_metric(name: str, args: TrainingArguments, eval_dataset: Any, telling_
     """Refuse a `metric_for_best_model` that evaluations will not have, or that says nothing.
 
     Args:
-        name: name of the trainer.
-        args: its configuration.
         eval_dataset: as the trainer was given it; a mapping has several sets, whose names are in their metrics' names.
         telling_metrics: as in `BestModelMixin`.
 

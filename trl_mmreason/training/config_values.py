@@ -116,8 +116,6 @@ def refuse_impossible(
     """Refuse what no training can mean, before slow work; a configuration calls it before `__post_init__` of TRL's.
 
     Args:
-        name: of the configuration, for messages.
-        settings: its values.
         choices: setting → its possible values.
         schedule: the configuration's own `lr_scheduler_type`, which needs no `lr_scheduler_kwargs`.
 

@@ -171,9 +171,7 @@ def check_rows(
     data set has most often one form.
 
     Args:
-        name: name of the trainer.
         train_dataset, eval_dataset: as the trainer was given them; the second may be a dict of several.
-        columns: what each has to have.
         system_prompt: what the trainer puts before every question.
         followup: what it says after the first answer.
     """
@@ -259,13 +257,7 @@ def refuse_replaced(name: str, kwargs: dict[str, Any]) -> None:
 
 
 def check_turns(trainer: Any, followup: str | None, rollout_func: Any) -> None:
-    """Refuse a number of turns in which something would never be said.
-
-    Args:
-        trainer: a `GroupGRPOTrainer`, which has `max_turns`.
-        followup: its user message after the first answer.
-        rollout_func: TRL's, which cannot be combined with several turns.
-    """
+    """Refuse a number of turns in which something would never be said."""
     name, turns = type(trainer).__name__, trainer.max_turns
     if turns < 1:
         raise ValueError(f"{name}: got max_turns={turns}, expected 1 or more.")
@@ -323,7 +315,6 @@ def without_image_columns(rows: Any, processing_class: Any, name: str) -> Any:
     Args:
         rows: a `Dataset` or `IterableDataset`.
         processing_class: the policy's processor, which leaves rows as they are, or a text-only policy's tokenizer.
-        name: name of the trainer.
 
     Raises:
         ValueError: a row has an image; of a stream when the row comes.

@@ -90,8 +90,6 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
     Args:
         rows: rows of this process, as many as on every other, images split by row.
         lengths: lengths of these rows, in tokens.
-        size: rows per micro-batch.
-        process: number of this process.
         device: of this process; the rows come back there.
 
     Returns:

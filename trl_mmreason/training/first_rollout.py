@@ -72,9 +72,7 @@ def another_policy(model: str, found: dict[int, float], bound: float, *, outside
     """What is said of a vLLM that is not the policy.
 
     Args:
-        model: its class.
         found: number of images in a row → nats.
-        bound: of them.
         outside: share of the sampled tokens that the model's own probabilities rule out.
         exact: whether nats are a mean or a median.
     """

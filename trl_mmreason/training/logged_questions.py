@@ -86,8 +86,6 @@ def write_questions(
     """Write the questions of the completions logged at a step.
 
     Args:
-        output_dir: output folder of the trainer.
-        step: the number in the name of TRL's table.
         questions: results of `about_question`, in the order of the completions.
         images: images of each question; none at all if images are not to be kept.
     """

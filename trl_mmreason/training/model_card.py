@@ -202,7 +202,6 @@ def example(trainer: Any, category: str | None, scores: bool) -> str:
     """Python code that asks the model about an image.
 
     Args:
-        trainer: has trained and saved it.
         category: of the drawn problems that a miniature was trained on; `None` for other models and other rows.
         scores: whether it scores chains of steps in the place of answering.
     """

@@ -154,8 +154,7 @@ def _settle_noise(trainer: Any, model: Any, scores: Callable[[], Tensor], bound:
     """Turn off noise that TRL's `disable_dropout` leaves on, if it is set, and warn of what is on.
 
     Args:
-        trainer: a GRPO trainer.
-        model, scores: as for `noise_found`.
+        model, scores: as for `turn_off_hidden_noise`.
         bound: nats that are none.
     """
     noise, fix = described_noise(model, scores, bound), "disable_dropout=True"

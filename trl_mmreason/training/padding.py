@@ -32,7 +32,6 @@ def sort_by_length(
     Args:
         micro_batches: as TRL's GRPOTrainer buffers them, of equal size, as many on every process.
         window: so many in a row share their rows, those of one optimizer step.
-        accelerator: accelerator of the trainer.
         together: rows of similar length that go to one process, a micro-batch by default.
     """
     batches: list[Rows] = []

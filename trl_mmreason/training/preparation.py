@@ -115,7 +115,6 @@ def prepare_policy(policy: Any, processing_class: Any, reference_of: Any = None)
 
     Args:
         policy: not wrapped yet, with or without adapters.
-        processing_class: its processor or tokenizer.
         reference_of: the policy whose reference this is.
 
     Returns:

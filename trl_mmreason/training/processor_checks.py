@@ -190,7 +190,6 @@ def roles_problem(
     """Whether a chat template refuses the roles of a row's messages, such as a system message.
 
     Args:
-        system_prompt: put before every question.
         **template: what the trainer hands to the template, and a template of its own.
     """
     written = template.get("chat_template") or processing_class.chat_template

@@ -29,9 +29,6 @@ def prompt_length(
 
     Args:
         row: with prompt, and optionally images (or image).
-        processing_class: the policy's processor or tokenizer.
-        system_prompt: put before the question.
-        **template: arguments of the chat template.
     """
     prompt = with_system_message(row["prompt"], system_prompt)
     if isinstance(prompt, str):  # TRL tokenizes a string as it is, and shows the policy no image

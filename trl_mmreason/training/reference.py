@@ -84,8 +84,6 @@ def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any
     Args:
         model: path or id of a checkpoint, which is read anew and just as TRL reads the policy, or a model, which is
             copied; under ZeRO-3, where it may be in pieces, by way of `<output_dir>/_reference`.
-        args: TRL's configuration of the trainer.
-        quantization_config: as the trainer was given it.
     """
     if not isinstance(model, str):
         if not is_sharded(model):

@@ -37,7 +37,6 @@ def refilled(trainer: Any, rows: Rows, sample: Callable[[list[dict[str, Any]]], 
     Each process asks as many other questions as the one that lacks most, as sampling may wait for all of them.
 
     Args:
-        rows: the rollout of this process.
         sample: makes rollouts of rows of the data set, as many in each process.
     """
     size, attempts = trainer.num_generations, 0

@@ -78,7 +78,6 @@ def loss_by_parts(trainer: Any, model: Any, rows: Rows, most: int, loss_of: Call
     Args:
         trainer: a `GroupGRPOTrainer` whose loss adds up over rows.
         model: as `compute_loss` is given it.
-        rows: the micro-batch.
         most: tokens of a part.
         loss_of: loss of some rows, a mean over them with `SEQUENCE_NORMALISED_LOSSES`.
     """

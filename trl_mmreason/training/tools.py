@@ -34,7 +34,6 @@ def results_of_tools(trainer: Any, place: int, calls: Sequence[Mapping[str, Any]
 
     Args:
         place: number of the row among those of this process, which has tools and an environment of its own.
-        calls: the calls, in order.
 
     Returns:
         A message for each call, and how many ended in an error. An image that models do not take is one, too: the

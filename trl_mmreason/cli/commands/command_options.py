@@ -170,7 +170,6 @@ def run_pipeline(
         arguments: as `add_arguments` declares them.
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         then: what `mmreason` does with its rows, up to their file's name.
-        system_prompt: put before every question.
     """
     from ...data.row_loading import load_rows
     from ...jobs.store import Store

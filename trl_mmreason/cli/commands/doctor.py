@@ -48,7 +48,6 @@ def examine(config: str | None, model: str | None, methods: Sequence[str], *, we
     Args:
         config: a configuration file, or the name of a shipped recipe.
         model: path or Hub id of a policy; that of the configuration by default.
-        methods: names of the methods that a configuration can belong to.
         weights: load those of the model, and score tokens with them.
     """
     from trl import GRPOConfig

@@ -108,7 +108,6 @@ def measure_layer(layer: nn.Module, inputs_of: Callable[[torch.dtype], Inputs], 
     Args:
         layer: on the meta device or any other; the gradients of its trained weights are there already.
         inputs_of: makes the input, of which the backward pass computes the gradient, and the other arguments.
-        precision: dtypes of the weights and of autocast.
 
     Raises:
         RuntimeError, TypeError and others: the layer cannot be called so, or decides by the values of its input.
@@ -153,9 +152,7 @@ def language_layer(
     """Measure a layer of the language model.
 
     Args:
-        model: with or without an adapter.
         rows, tokens: of a pass, with padding.
-        precision: dtypes.
         masked: whether attention is given a mask, as sdpa is for rows of different lengths.
 
     Returns:

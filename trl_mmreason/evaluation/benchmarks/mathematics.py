@@ -258,11 +258,9 @@ def _geometry(
     """A benchmark's plane and solid geometry, as in SOPHIA's Table 3 (arXiv:2507.16814).
 
     Args:
-        name, title: name and title of the whole benchmark.
         column: column of the topics.
         plane: topics that are plane geometry, in lower case.
         rows: how many there are of each kind.
-        **source: the other fields of the whole benchmark.
     """
     source["columns"] = (*source["columns"], column)
     return tuple(
