@@ -20,10 +20,15 @@ ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[2]
 
 def load_script(method: str, name: str) -> ModuleType:
     """Execute the method's example script as the module `name`; as "__main__" it trains."""
-    spec = spec_from_file_location(name, ROOT / f"examples/{method}.py")
+    return load_module(name, ROOT / f"examples/{method}.py")
+
+
+def load_module(name: str, path: Path) -> ModuleType:
+    """Execute a Python file as the module `name`."""
+    spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None  # the file is a Python file
-    sys.modules[name] = module = module_from_spec(spec)  # dataclasses look their module up there
+    sys.modules[name] = module = module_from_spec(spec)  # dataclasses and pickle look their module up there
     spec.loader.exec_module(module)
     return module
 

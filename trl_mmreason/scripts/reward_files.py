@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..data.user_text import suggestion
+from .recipes import load_module
 from .refusals import WrongArgument
 
 
@@ -37,8 +36,8 @@ def _function(name: str, modules: dict[Path, ModuleType]) -> Callable[..., Any]:
         raise WrongArgument(f"reward_funcs: got {name!r}, expected file.py:function, such as my_rewards.py:short")
     if not path.is_file():
         raise WrongArgument(f"reward_funcs: there is no file {file} (looked from {Path.cwd()})")
-    module = modules.get(path.resolve()) or _module(path.resolve())
-    modules[path.resolve()] = module
+    path = path.resolve()
+    module = modules[path] = modules.get(path) or load_module(f"reward_file_{path.stem}", path)
     function = getattr(module, wanted, None)
     if function is None:
         there = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
@@ -47,13 +46,3 @@ def _function(name: str, modules: dict[Path, ModuleType]) -> Callable[..., Any]:
     if not callable(function) or not hasattr(function, "__name__"):
         raise WrongArgument(f"reward_funcs: {wanted} in {file} is {function!r:.80}, expected a function")
     return function
-
-
-def _module(path: Path) -> ModuleType:
-    name = f"reward_file_{path.stem}"
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None  # the file is a Python file
-    sys.modules[name] = module = module_from_spec(spec)  # dataclasses and pickle look their module up there
-    spec.loader.exec_module(module)
-    return module
