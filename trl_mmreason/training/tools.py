@@ -55,8 +55,8 @@ def _begin(trainer: Any, place: int, call: Mapping[str, Any]) -> Callable[[], An
     if call["type"] != "function":
         return partial(_refuse, f"Unsupported tool call type: {call['type']}")
     name, arguments = call["function"]["name"], call["function"]["arguments"]
-    if name in trainer._sync_tool_dicts[place]:
-        return partial(_called, trainer._sync_tool_dicts[place][name], arguments)
+    if (tool := trainer._sync_tool_dicts[place].get(name)) is not None:
+        return lambda: tool(**arguments)
     if name not in trainer._async_tool_dicts[place]:
         return partial(_refuse, f"Tool {name} not found.")
     tool = trainer._async_tool_dicts[place][name]
@@ -70,10 +70,6 @@ def _content(returned: Any) -> Any:
     if not any(isinstance(part, Mapping) and part.get("type") in ("text", "image") for part in parts):
         return str(returned)
     return checked_content(parts, "A tool")
-
-
-def _called(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    return tool(**arguments)
 
 
 async def _awaited(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
