@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from ..compat.vllm import VerifiedGeneration
 from ..data.folders import write_whole
 from ..evaluation.curves import plot_curves
 from ..evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
@@ -22,8 +24,8 @@ from ..generation.engine import SamplingParams
 from ..generation.model_loading import whole_policy
 from ..generation.protocols import ComparedProtocol
 from ..generation.transformers_engine import TransformersEngine
+from ..generation.vllm_engine import LoadedVLLM
 from ..training.model_card import COMPARED, EVALUATIONS
-from ..training.rollout_engine import rollout_engine
 from .script_parser import command_line
 from .single_stage import DataArguments, print_end, publish, train_and_save
 
@@ -90,13 +92,42 @@ def _evaluate(
     policy = {"policy": trainer.model.config._name_or_path}
     asking["training"] = {**policy, **asking.get("training", {}), **_settings(args)}
     folder, size = Path(args.output_dir) / EVALUATIONS / stage, args.per_device_eval_batch_size
-    with rollout_engine(trainer) as vllm:
+    with _rollout_engine(trainer) as vllm:
         if vllm is not None:
             return evaluate_into(folder, rows, vllm, protocol, batch_size=_AT_ONCE, **asking)
     with whole_policy(trainer, saved) as policy:
         template = trainer.chat_template_kwargs
         engine = TransformersEngine(policy, trainer.processing_class, batch_size=size, chat_template_kwargs=template)
         return evaluate_into(folder, rows, engine, protocol, batch_size=size, **asking)
+
+
+class _RolloutEngine(LoadedVLLM):
+    """The colocated vLLM of a trainer's rollouts as an engine.
+
+    Attributes:
+        processes: how many share it, all of which have to ask it the same.
+    """
+
+    settings: dict[str, Any] = {"kind": "vllm of a trainer"}
+
+    def __init__(self, trainer: Any, llm: Any) -> None:
+        template = trainer.chat_template_kwargs
+        super().__init__(llm, trainer.processing_class, sorted(trainer.eos_token_ids), template)
+        self.processes = trainer.vllm_generation.tensor_parallel_size
+
+
+@contextmanager
+def _rollout_engine(trainer: Any) -> Iterator[_RolloutEngine | None]:
+    """Yield the engine that a trainer's rollouts come from, with the policy's weights.
+
+    `None` where it has none in its processes; and under FSDP, whose parameters TRL reads only once training has begun.
+    """
+    generation = getattr(trainer, "vllm_generation", None)
+    if not isinstance(generation, VerifiedGeneration) or generation.mode != "colocate" or trainer.is_fsdp_enabled:
+        yield None
+        return
+    with generation.loaded() as llm:
+        yield _RolloutEngine(trainer, llm)
 
 
 def _settings(args: GRPOConfig) -> dict[str, Any]:
