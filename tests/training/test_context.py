@@ -12,8 +12,7 @@ from support import adapo_trainer
 
 from trl_mmreason.compat.replaced import replaced
 from trl_mmreason.training import rollout
-from trl_mmreason.training.context_length import check_context
-from trl_mmreason.training.prompt_length import prompt_lengths
+from trl_mmreason.training.prompt_length import check_context, prompt_lengths
 
 
 def vllm_of(context):

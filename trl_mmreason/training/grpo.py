@@ -37,7 +37,6 @@ from .construction import (
     pad_left,
     refuse_missing_template,
 )
-from .context_length import check_context
 from .credit import GroupOutcome, by_token, check_credit, kl_difference, observe_outcome, own_advantages
 from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference
 from .first_rollout import compare_with_vllm
@@ -47,7 +46,7 @@ from .oversampling import Groups, oversampled, why_not_oversampled
 from .padding import Fields, adds_up, carries_loss, score_by_length, sort_by_length
 from .preparation import prepare_loading, prepare_models
 from .processor_checks import needs_image_token
-from .prompt_length import leave_out_unreadable
+from .prompt_length import check_context, leave_out_unreadable
 from .read_once import PLACE, RowsOfRolloutsMixin
 from .reference import reference_from_policy
 from .refill import refilled, why_not_refilled

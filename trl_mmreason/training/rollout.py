@@ -23,9 +23,9 @@ from ..data.images import images_of
 from ..generation.batch import NextTurn, Prompt
 from ..messages import checked_message
 from .construction import refuse_plain_prompt
-from .context_length import context_of, longest_prompt
 from .group_prompts import joined
 from .padding import Fields
+from .prompt_length import context_of, longest_prompt
 from .tools import called_tools, results_of_tools
 
 logger = logging.get_logger(__name__)
