@@ -18,6 +18,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import Trainer
 
 from ..generation.batch import TOKEN_FIELDS
 from ..generation.image_fields import concatenate
@@ -121,15 +122,10 @@ def sort_rows(batches: Sequence[Mapping[str, Any]], layout: Layout) -> list[dict
     return [join_rows([rows[number] for number in batch], layout) for batch in numbers]
 
 
-class LengthBatchingMixin:
+class LengthBatchingMixin(Trainer):
     """Sort the rows of an optimizer step by length where the update stays the same; a base before `SFTTrainer`."""
 
-    accelerator: Any
-    args: Any
-    aux_loss_enabled: bool
-    compute_loss_func: Any
     data_collator: Any
-    train_dataset: Any
 
     def batch_layout(self) -> Layout | None:
         """How `data_collator`, which gives tensors alone, pads; `None` leaves rows as they come."""
@@ -139,16 +135,16 @@ class LengthBatchingMixin:
         """As `Trainer`'s; where rows are sorted, a batch also says how it is taken apart."""
         layout = self.batch_layout()
         if layout is None or not self._sorts_rows():
-            return super().get_train_dataloader()  # type: ignore[misc]
+            return super().get_train_dataloader()
         collate, self.data_collator = self.data_collator, partial(collate_rows, self.data_collator, layout)
         try:
-            return super().get_train_dataloader()  # type: ignore[misc]
+            return super().get_train_dataloader()
         finally:
             self.data_collator = collate
 
     def get_batch_samples(self, *args: Any) -> tuple[list[Any], Any]:
         """The micro-batches of an optimizer step, sorted by length, longest rows first, and the number of labels."""
-        batches, items = super().get_batch_samples(*args)  # type: ignore[misc]
+        batches, items = super().get_batch_samples(*args)
         layout = self.batch_layout()
         if layout is None or not batches or ROW_SIZES not in batches[0]:
             return batches, items

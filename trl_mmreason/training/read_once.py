@@ -12,6 +12,7 @@ from typing import Any
 
 import datasets
 import torch
+from transformers import Trainer
 
 from ..data.images import with_plain_images
 
@@ -87,11 +88,9 @@ class PlacesInOrder:
         return places
 
 
-class RowsOfRolloutsMixin:
+class RowsOfRolloutsMixin(Trainer):
     """For a `GRPOTrainer`: reads each row once, and goes on in a later epoch where a resumed run stopped."""
 
-    args: Any
-    accelerator: Any
     _train_sampler: Any = None  # TRL's; `None` for a stream
     _train_rows: RowsReadOnce
     _places: PlacesInOrder
@@ -105,13 +104,13 @@ class RowsOfRolloutsMixin:
             rows = RowsReadOnce(dataset, numbered=numbered, kept=2 if ahead else 1)
             if ahead:
                 self._train_rows = rows
-        return super()._get_dataloader(rows, *args, **kwargs)  # type: ignore[misc]
+        return super()._get_dataloader(rows, *args, **kwargs)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         if getattr(self.args, "generate_ahead", False):
-            sampler = super()._get_train_sampler(*args, **kwargs)  # type: ignore[misc]
+            sampler = super()._get_train_sampler(*args, **kwargs)
             self._places = PlacesInOrder(sampler, self.args.generation_batch_size)
-        self._train_sampler = super()._get_train_sampler(*args, **kwargs)  # type: ignore[misc]
+        self._train_sampler = super()._get_train_sampler(*args, **kwargs)
         return self._train_sampler
 
     def rows_of_rollout(self, rollout: int) -> list[dict[str, Any]]:
@@ -125,4 +124,4 @@ class RowsOfRolloutsMixin:
         if kwargs["epoch"] == kwargs["epochs_trained"] and getattr(self._train_sampler, "shuffle", False):
             for _ in range(kwargs["epoch"]):
                 torch.randperm(self._train_sampler.num_samples, generator=self._train_sampler.generator)
-        super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
+        super()._run_epoch(*args, **kwargs)

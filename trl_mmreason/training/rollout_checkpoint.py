@@ -29,15 +29,9 @@ class RolloutCheckpointMixin(CheckpointRestoreMixin):
     """
 
     telling_metrics: ClassVar[Sequence[str]] = ("reward",)
-    args: Any
-    ref_model: Any
     _buffered_inputs: Any  # `None`, or micro-batches
-    _step: int
     _waiting: Groups
-    _kept: Any
-    _rollouts: int
     _last_loaded_step: int  # whose weights vLLM has
-    num_iterations: int
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

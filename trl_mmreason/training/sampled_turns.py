@@ -31,9 +31,6 @@ from .rollout import Trajectory, roll_out
 class SampledTurnsTrainer(GRPOTrainer):
     """`GRPOTrainer` that reads each prompt of a rollout once, and lets rows leave the batch that have ended."""
 
-    processing_class: Any
-    facts: Any
-    max_turns: int
     trajectories: list[Trajectory]  # of the rollout at hand
     _next_text_turn: Callable[[str], NextTurn]  # of a message of the user without images
     _grouped: GroupPrompts | None = None  # prompts of the rollout at hand

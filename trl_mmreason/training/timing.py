@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
 
@@ -54,20 +55,16 @@ def format_seconds(seconds: Mapping[str, float]) -> str:
     )
 
 
-class TimedRolloutsMixin:
+class TimedRolloutsMixin(Trainer):
     """For a `GRPOTrainer`: logs where the time of a run went."""
 
-    args: Any
-    model: Any
-    accelerator: Any
-    _metrics: Any
     _stopwatch: Stopwatch
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as TRL does, and print at the end where the time went."""
         self._stopwatch = watch = Stopwatch()
         with watch.part("rest"):
-            result = super().train(*args, **kwargs)  # type: ignore[misc]
+            result = super().train(*args, **kwargs)
         if self.accelerator.is_main_process and not self.args.disable_tqdm:
             sys.stdout.write(f"{format_seconds(watch.seconds)}\n")
         return result
@@ -76,7 +73,7 @@ class TimedRolloutsMixin:
         """As TRL's, with the time of rollouts counted separately."""
         self.model.train()  # before the first part begins, whose name says in which mode the model is
         with self._timed("update"):
-            return super().training_step(*args, **kwargs)  # type: ignore[misc]
+            return super().training_step(*args, **kwargs)
 
     @property
     def _mode(self) -> str:
