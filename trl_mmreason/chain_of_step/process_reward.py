@@ -26,7 +26,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..compat.model_parts import placeholder_ids
+from ..compat.model_parts import placed, placeholder_ids
 from ..compat.replaced import replaced
 from ..data.images import images_of
 from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
@@ -284,10 +284,9 @@ class ProcessRewardModel:
     def _differences(self, chains: Sequence[ScoredChain]) -> Tensor | None:
         """`logit_differences` of one batch; `None` if memory ran out."""
         inputs, positions = self._encoder.collate(chains)
-        device, dtype = self.model.device, self.model.dtype
         try:
-            inputs = {k: v.to(device, dtype if v.is_floating_point() else None) for k, v in inputs.items()}
-            return logit_differences(self.model, inputs, positions.to(device), self._token_ids)
+            inputs = placed(inputs, self.model)
+            return logit_differences(self.model, inputs, positions.to(self.model.device), self._token_ids)
         except torch.OutOfMemoryError:
             del inputs
         if torch.cuda.is_available():  # only here has the exception let go of the batch's tensors

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelerate.utils import is_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,14 @@ class ModelPart(NamedTuple):
 def without_adapters(model: Any) -> Any:
     """The model that PEFT wrapped, whose layers keep their adapters; others as they are."""
     return model.get_base_model() if is_peft_model(model) else model
+
+
+def placed(inputs: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """Inputs on a model's device, and in its dtype unless they are whole numbers."""
+    return {
+        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+        for name, value in inputs.items()
+    }
 
 
 def parts_of(model: Any) -> dict[str, str]:

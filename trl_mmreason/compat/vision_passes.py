@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import Cache, ProcessorMixin
 
-from .model_parts import without_adapters
+from .model_parts import placed, without_adapters
 from .sharding import is_sharded
 
 _SIDE = 64  # pixels; of 32 Mistral 3 makes one token, which its projector takes for none
@@ -92,7 +92,7 @@ class ImageHooks:
         inner = self._model.base_model
         try:
             with torch.no_grad(), _in_forward(inner):  # by the class: what `encode_images_once` set may know an image
-                type(inner).get_image_features(inner, **self._placed(self._inputs_of(images)), return_dict=True)
+                type(inner).get_image_features(inner, **placed(self._inputs_of(images), self._model), return_dict=True)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -103,13 +103,6 @@ class ImageHooks:
         small = [Image.new("RGB", (_SIDE, _SIDE), (number, 0, 0)) for number in range(images)]
         inputs, names = self._processor.image_processor(images=small, return_tensors="pt"), image_fields(self._model)
         return {name: torch.as_tensor(value) for name, value in inputs.items() if name in names}
-
-    def _placed(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        model = self._model
-        return {
-            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-            for name, value in inputs.items()
-        }
 
     def weights_of_an_image(self) -> set[int]:
         """The ids of the trained weights to which an image gives a gradient; the model must not be sharded."""
@@ -141,7 +134,7 @@ class ImageHooks:
     def _zero(self) -> Tensor:
         """A zero that depends on every weight an image uses."""
         model = self._model
-        used = self._encode(**self._placed(self._image), return_dict=True)
+        used = self._encode(**placed(self._image, model), return_dict=True)
         if used.get("pooler_output") is not None:  # what else there is may be of layers that no image uses
             used = [used.pooler_output, getattr(used, "deepstack_features", None)]
         # what joins the pieces of an image belongs to no layer: LLaVA-NeXT's image_newline

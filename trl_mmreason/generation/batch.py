@@ -29,7 +29,7 @@ from ..compat.chat_template import (
     tokenizer_of,
     warn_of_moved_images,
 )
-from ..compat.model_parts import placeholder_ids, without_adapters
+from ..compat.model_parts import placed, placeholder_ids, without_adapters
 from ..data.images import plain_image
 from ..messages import count_marks, with_image_parts
 from .engine import Request
@@ -252,10 +252,8 @@ def generate(
         place = {id(prompt): number for number, prompt in enumerate(distinct)}
         shared = torch.tensor([place[id(prompt)] for prompt in prompts], device=model.device)
         decode, prompts = partial(decode_live_rows, prompt_of=shared), distinct
-    inputs = collate(prompts, pad_token_id)
+    inputs = placed(collate(prompts, pad_token_id), model)
     width = inputs["input_ids"].shape[1]
-    for name, value in inputs.items():
-        inputs[name] = value.to(model.device, model.dtype if value.is_floating_point() else None)
     settings = {
         "do_sample": False,
         "eos_token_id": eos_ids,

@@ -26,7 +26,7 @@ from trl.trainer.utils import use_adapter
 from ..compat.chat_template import tokenizer_of
 from ..compat.fused_head import fused_head_output
 from ..compat.learned_positions import learned_positions, table_of_tokens
-from ..compat.model_parts import without_adapters
+from ..compat.model_parts import placed, without_adapters
 from ..compat.vision_passes import ImageHooks, vision_weights, weights_behind
 from ..generation.batch import Prompt, collate
 from .model_problems import (
@@ -375,10 +375,7 @@ def _fix_for(model: Any, rows: Sequence[Prompt]) -> str:
 
 def inputs_of(model: Any, rows: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
     """A batch on the model's device, in its dtype."""
-    return {
-        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-        for name, value in collate(rows, pad_token_id).items()
-    }
+    return placed(collate(rows, pad_token_id), model)
 
 
 def scoring_problem(model: Any, ids: Tensor, *, temperature: float = 1.0, exact: bool | None = None) -> str | None:
