@@ -118,9 +118,10 @@ def mixed(
             f"{max_rows} rows need {counts[short]} of {short!r}, which has {sizes[short]} usable ones. Fix: at most "
             f"{most} rows, or a smaller weight for it"
         )
-    drawn = [
-        rows.select(_drawn(len(rows), counts[name], seed, place)) for place, (name, rows) in enumerate(datasets.items())
-    ]
+    drawn = []
+    for place, (name, rows) in enumerate(datasets.items()):
+        order = np.random.default_rng([seed or 0, place]).permutation(len(rows))
+        drawn.append(rows.select(sorted(order[: counts[name]].tolist())))
     together = _together(datasets, drawn)
     return together.select(np.random.default_rng([seed or 0, len(drawn)]).permutation(len(together)))
 
@@ -145,10 +146,6 @@ def _together(names: Iterable[str], parts: list[Dataset]) -> Dataset:
         return concatenate_datasets(_alike(parts))
     except ValueError as error:
         raise DataError(f"the sources {list(names)} have columns of different types: {error}") from error
-
-
-def _drawn(rows: int, count: int, seed: int | None, place: int) -> list[int]:
-    return sorted(np.random.default_rng([seed or 0, place]).permutation(rows)[:count].tolist())
 
 
 def share_counts(sizes: Mapping[str, int], weights: Mapping[str, float], total: int | None = None) -> dict[str, int]:

@@ -125,14 +125,9 @@ def find_columns(
 def left_out_columns(present: SourceColumns, used: Iterable[str]) -> list[str]:
     """The columns that are not used; of one of which only fields are, its other fields."""
     used = set(used)
-    return [
-        name
-        for column in present.outer
-        for name in _parts_left_out(present, column, used)
-        if column not in used and name not in used
-    ]
-
-
-def _parts_left_out(present: SourceColumns, column: str, used: set[str]) -> list[str]:
-    fields = present._fields_of(column)
-    return fields if used & set(fields) else [column]
+    left_out = []
+    for column in present.outer:
+        fields = present._fields_of(column)
+        parts = fields if used & set(fields) else [column]
+        left_out += [] if column in used else [part for part in parts if part not in used]
+    return left_out

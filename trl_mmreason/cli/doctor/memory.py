@@ -226,7 +226,8 @@ def estimate_memory(
     work, alone = workload_of(model, settings, longest), precision_of(settings)
     engine = alone._replace(weights=alone.computing or alone.weights, adapter=alone.computing or alone.weights)
     size, shared = ((each.adapter if has_adapter else each.weights).itemsize for each in (alone, engine))
-    passes, optim = pass_bytes(model, work, alone), _name_of_optimizer(settings)
+    passes, optim = pass_bytes(model, work, alone), settings["optim"]
+    optim = str(getattr(optim, "value", optim)).removeprefix("paged_")
     needs = {
         "one GPU": training_memory(
             copies * weights + size * of_adapter,
@@ -259,10 +260,6 @@ def estimate_memory(
     batch = ", ".join([f"{work.rows} row{'' if work.rows == 1 else 's'} of {work.tokens} tokens", *assumed])
     stated = "".join(f"; layers of {part} by a usual factor, as they cannot be run" for part in passes.stated)
     return MemoryEstimate(parameters, trained, f"{batch} at a time{stated}", work.tokens, work.sampled, needs)
-
-
-def _name_of_optimizer(settings: Mapping[str, Any]) -> str:
-    return str(getattr(settings["optim"], "value", settings["optim"])).removeprefix("paged_")
 
 
 def _state_bytes(optim: str, size: float) -> float:
