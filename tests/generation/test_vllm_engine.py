@@ -188,7 +188,9 @@ class TestEngine:
         assert json.loads(json.dumps(settings)) == settings
         assert settings == VLLMEngine(path, dtype="float16", tensor_parallel_size=2).settings
         assert settings != VLLMEngine(path, dtype="bfloat16").settings
-        assert settings != VLLMEngine(path, dtype="float16", kv_cache_dtype="fp8").settings
+        changed = {"kv_cache_dtype": "fp8", "speculative_config": {"method": "ngram"}, "disable_sliding_window": True}
+        for name, value in changed.items():
+            assert settings != VLLMEngine(path, dtype="float16", **{name: value}).settings
         model, processor = load(path)
         model.lm_head.weight.data += 1e-3
         model.save_pretrained(tmp_path)

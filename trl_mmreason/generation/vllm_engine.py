@@ -34,8 +34,9 @@ from .patience import patient_state
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
 _DETERMINING = (
-    *("dtype", "hf_overrides", "kv_cache_dtype", "load_format", "logprobs_mode", "max_model_len"),
-    *("mm_processor_kwargs", "model_impl", "quantization", "quantization_config", "revision", "tokenizer"),
+    *("calculate_kv_scales", "disable_sliding_window", "dtype", "hf_overrides", "kv_cache_dtype", "load_format"),
+    *("logprobs_mode", "max_model_len", "mm_processor_kwargs", "model_impl", "quantization", "quantization_config"),
+    *("revision", "speculative_config", "tokenizer", "tokenizer_mode", "tokenizer_revision"),
 )
 _BLOCKS, _BLOCK_BYTES = 256, 4096  # blocks of a weight file that its fingerprint reads
 _NEVER = -100.0  # the lowest bias that vLLM takes
