@@ -90,6 +90,11 @@ def test_hard_categories_and_log_probabilities(tmp_path, capsys):
         with pytest.raises(SystemExit, match=r"no question has one of \['Dogs'\]; categories are 'cats', 'dogs'"):
             main(arguments(str(path), output, server.url, *hard, "--hard-category", "Dogs"))
         assert server.bodies == []
+        share = ["--hard-category", "Dogs", "--rule", "random", "--share", "1/2"]  # another machine may have the dogs
+        main(arguments(str(path), tmp_path / "share.parquet", server.url, *hard, *share))
+        assert {body["model"] for body in server.bodies} == {"policy", "reasoner"}
+        server.bodies.clear()
+        capsys.readouterr()
         hard += ["--hard-category", "dogs", "--hard-category", "owls"]
         main(
             arguments(str(path), output, server.url, *hard, "--logprobs", "--openai-only", "--caption-prompt", "Look.")

@@ -352,6 +352,7 @@ def test_a_cold_start_is_not_taken_for_another(tmp_path):
 def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatch, capsys):
     script = str(ROOT / f"examples/{example}.py")
     monkeypatch.setattr(sys, "argv", [script, "--config", "configs/none.yaml"])
+    monkeypatch.syspath_prepend(ROOT / "examples")  # as when it is run: one may import another
     with pytest.raises(SystemExit, match="^2$"):
         runpy.run_path(script, run_name="__main__")
     assert capsys.readouterr().err.startswith(f"{example}.py: error: --config configs/none.yaml: there is no such file")
