@@ -172,6 +172,19 @@ def test_what_the_page_says_of_the_parts_is_what_was_judged():
         )
 
 
+@pytest.mark.parametrize("page", ["adapo.md", *(f"audit/{path.name}" for path in DOCUMENT.parent.glob("audit/*.md"))])
+def test_other_pages_quote_published_intervals(page):
+    """A difference with its interval, as "-3.5 [-8.7, 1.7]", is that of a claim, or its contrary."""
+    quoted = re.findall(r"([+-]?\d+\.\d)\s+\[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]", (DOCUMENT.parent / page).read_text())
+    published = []
+    for path in DOCUMENT.with_suffix("").glob("*.json"):
+        for claim in json.loads(path.read_text())["claims"]:
+            value, low, high = (100 * claim[key] for key in ("value", "low", "high"))
+            published += [(value, low, high), (-value, -high, -low)]
+    for numbers in quoted:
+        assert any([float(each) for each in numbers] == pytest.approx(one, abs=0.0501) for one in published), numbers
+
+
 @pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_results_are_of_the_settings_that_are_shipped(config):
     led_to = json.loads((DOCUMENT.with_suffix("") / f"{config.stem}.json").read_text())["settings"]
