@@ -359,5 +359,12 @@ TABLE = [
         'measures: dict[str, list[bool]] = {"right":',
         "tests/project/test_self_evolution_example.py::test_it_trains_and_is_measured_before_and_after",
     ),
+    (
+        "Figs. 3 and 4 | entropy,",
+        "study/self_evolution.py",
+        '    "entropy": ("Entropy (Figs. 3 and 4)", "nats per token"),\n',
+        "",
+        "tests/study/test_small_parts.py::test_self_evolution_in_small",
+    ),
 ]
 MUTATIONS = [Mutation(*entry) for entry in TABLE]

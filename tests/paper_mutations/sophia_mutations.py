@@ -344,6 +344,13 @@ TABLE = [
         f"{OF_EXAMPLE}every_policy_is_measured_under_the_thinking_prompt",
     ),
     (
+        "E, Fig. A4 | the same system prompt",
+        "trl_mmreason/sophia/recipe.py",
+        "thinking_prompt: str | None = THINKING_PROMPT",
+        "thinking_prompt: str | None = None",
+        RECIPE_TEST,
+    ),
+    (
         "5.1 | base models",
         "configs/sophia/internvl3_8b.yaml",
         "gradient_accumulation_steps: 64                   # Appendix B.1",

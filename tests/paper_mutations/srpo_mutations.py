@@ -145,6 +145,13 @@ TABLE = [
         TABLE_OF_REWARDS,
     ),
     (
+        "Eq. 8 | nothing is said",
+        CONFIG,
+        "missing_second_is_wrong: bool = True",
+        "missing_second_is_wrong: bool = False",
+        "tests/srpo/test_config.py::test_the_defaults_are_the_papers",
+    ),
+    (
         "1, 4.3 | reflections",
         REWARDS,
         '"correction_share": not first and second,',
@@ -249,6 +256,13 @@ TABLE = [
         "own = self.rewards.functions if args.reflection_reward else self.rewards.task_functions",
         "own = self.rewards.functions",
         f"{OF_TRAINER}without_the_reflection_reward_only_the_first_solution_pays",
+    ),
+    (
+        "Table 3 | + GRPO",
+        "study/srpo.py",
+        '"53.5 against 49.8", "srpo", "grpo-8")',
+        '"53.5 against 49.8", "grpo-8", "srpo")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[srpo_headline]",
     ),
     (
         "B.4 | samples with capital",

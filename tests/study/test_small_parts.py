@@ -119,9 +119,12 @@ def test_self_evolution_in_small(tmp_path):
     assert set(self_evolution.METRICS) <= set(table.names)
     assert len(table.numerator) == 4
     logged = {"ours": "sc_winner_accuracy", "labels": "rewards/accuracy_reward/mean"}
+    drawn = [{names} if isinstance(names, str) else set(names) for names in self_evolution.PANELS]
     for arm, name in logged.items():
         (first, *_) = json.loads((tmp_path / "seed-0" / arm / "model/trainer_state.json").read_text())["log_history"]
         assert name in first
+        assert all(names & first.keys() for names in drawn)
+    assert {"accuracy", "entropy", "completions/mean_length"} <= set.union(*drawn)  # Fig. 3 and 4
 
 
 def remember(folder, rows, **made):
