@@ -175,7 +175,7 @@ def test_what_the_page_says_of_the_parts_is_what_was_judged():
 @pytest.mark.parametrize("page", ["adapo.md", *(f"audit/{path.name}" for path in DOCUMENT.parent.glob("audit/*.md"))])
 def test_other_pages_quote_published_intervals(page):
     """A difference with its interval, as "-3.5 [-8.7, 1.7]", is that of a claim, or its contrary."""
-    quoted = re.findall(r"([+-]?\d+\.\d)\s+\[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]", (DOCUMENT.parent / page).read_text())
+    quoted = re.findall(r"([+-]?\d+\.\d)\s+\[([+-]?\d+\.\d),\s+([+-]?\d+\.\d)\]", (DOCUMENT.parent / page).read_text())
     published = []
     for path in DOCUMENT.with_suffix("").glob("*.json"):
         for claim in json.loads(path.read_text())["claims"]:
