@@ -84,11 +84,12 @@ def test_hard_categories_and_log_probabilities(tmp_path, capsys):
     rows = [json.loads(line) for line in lines]
     path = tmp_path / "categories.jsonl"
     path.write_text("\n".join(json.dumps({**row, "category": row["question"][9:13]}) for row in rows))
-    output = tmp_path / "rows.parquet"
+    output, without = tmp_path / "rows.parquet", tmp_path / "without.jsonl"
+    without.write_text(f"{path.read_text()}\n{json.dumps({**rows[0], 'id': 'of no category'})}")
     with chat_stub(Parties) as server:
         hard = ["--hard-reasoner", "large", "--hard-reasoner-server", server.url]
         with pytest.raises(SystemExit, match=r"no question has one of \['Dogs'\]; categories are 'cats', 'dogs'"):
-            main(arguments(str(path), output, server.url, *hard, "--hard-category", "Dogs"))
+            main(arguments(str(without), output, server.url, *hard, "--hard-category", "Dogs"))
         assert server.bodies == []
         share = ["--hard-category", "Dogs", "--rule", "random", "--share", "1/2"]  # another machine may have the dogs
         main(arguments(str(path), tmp_path / "share.parquet", server.url, *hard, *share))
