@@ -90,6 +90,15 @@ def test_rows_below_the_home_folder_and_of_a_mixture_are_compared_by_what_they_h
     assert read[1] != read[3]
 
 
+def test_rows_below_a_folder_of_images_or_one_that_is_called_as_a_split_are_not_compared(tmp_path, monkeypatch):
+    """A run that writes below image_root, such as its tables of completions, could not resume."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/rows.jsonl").write_text("{}")
+    found = Arguments("drawn", image_root=".").read_by(["image_root", "dataset_split"])
+    assert found == {"image_root": ".", "dataset_split": "train"}
+
+
 @dataclass
 class AskingArguments(Arguments):
     READS = {"read": ()}

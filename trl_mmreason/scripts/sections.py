@@ -213,8 +213,12 @@ class StagedArguments(DataArguments):
         return [stage for stage in self.STAGES if stage in str(self.stages).split(",")]
 
     def read_by(self, names: Iterable[str]) -> dict[str, Any]:
-        """Arguments that a stage depends on; a file comes with its digest, so that changes are noticed."""
-        return {name: _with_contents(getattr(self, name, None)) for name in names}
+        """Arguments that a stage depends on; a file comes with its digest, so that changes are noticed.
+
+        No rows are in a folder of images, below which a run may write its own, nor in one that is called as a split.
+        """
+        given = {name: getattr(self, name, None) for name in names}
+        return {name: value if name in READING else _with_contents(value) for name, value in given.items()}
 
     @classmethod
     def configs(cls) -> dict[str, Any]:
