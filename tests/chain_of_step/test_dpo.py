@@ -264,6 +264,7 @@ def test_other_settings_are_refused_and_lose_nothing(bases, tmp_path):
         ({"beta": 0.5}, "beta: '0.1' → '0.5'"),
         ({"num_paths": 4}, "num_paths: '3' → '4'"),
         ({"label_smoothing": 0.1}, r"label_smoothing: \(absent\) → '0.1'"),
+        ({"train_sampling_strategy": "sequential"}, r"train_sampling_strategy: \(absent\) → 'sequential'"),
     ):
         with pytest.raises(SettingsChanged, match=problem):
             trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=2, **changed).train()

@@ -85,6 +85,8 @@ _DECIDING = (
 _SELDOM_SET = (  # which decide, too, and are compared only where they are set, so that earlier runs go on
     *("label_smoothing", "loss_weights", "ld_alpha", "use_weighting", "f_divergence_type", "f_alpha_divergence_coef"),
     *("discopop_tau", "disable_dropout", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "data_seed"),
+    *("train_sampling_strategy", "dataloader_drop_last", "neftune_noise_alpha", "router_aux_loss_coef"),
+    "optim_target_modules",
 )
 
 
