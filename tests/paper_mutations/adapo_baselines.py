@@ -20,11 +20,25 @@ TABLE = [
         f"{OF_TURNS}fixed_rewards_and_one_coefficient",
     ),
     (
+        "Fig. 2 | fixed rewards with R₀₁ >",
+        "study/adapo.py",
+        'above(BEFORE, "fixed-correction", "acc_t1")',
+        'above("fixed-correction", BEFORE, "acc_t1")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[adapo]",
+    ),
+    (
         "Fig. 2 | fixed rewards with R₁₁ >",
         TWO_TURNS,
         "right = r_11 * first + r_01 * (1 - first)",
         "right = r_01 * first + r_11 * (1 - first)",
         f"{OF_BASELINES}fixed_rewards",
+    ),
+    (
+        "Fig. 2 | fixed rewards with R₁₁ >",
+        "study/adapo.py",
+        'above("adapo", "fixed-preservation", "delta")',
+        'above("fixed-preservation", "adapo", "delta")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[adapo]",
     ),
     (
         "B, SFT | 2 epochs",

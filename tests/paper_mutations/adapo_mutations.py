@@ -366,6 +366,13 @@ TABLE = [
         "tests/study/test_running.py::test_every_arm_is_measured_and_every_claim_judged",
     ),
     (
+        "Table 1, Fig. 4 | AdaPO beside",
+        "study/adapo.py",
+        '"MathVista 74.0 against 70.7", "adapo", "score")',
+        '"MathVista 74.0 against 70.7", "score", "adapo")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[adapo]",
+    ),
+    (
         "B, GRPO | the best",
         "trl_mmreason/training/grpo.py",
         "        if outcome.advantages is not None:\n            batch",

@@ -182,6 +182,13 @@ TABLE = [
         "tests/evaluation/test_metrics.py::test_pass_at_k",
     ),
     (
+        "Table 4, G | pass@10",
+        "study/self_evolution.py",
+        '"0.54 against 0.48", "ours", "majority")',
+        '"0.54 against 0.48", "majority", "ours")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[self_evolution]",
+    ),
+    (
         "Fig. 1 | an example",
         REWARDS,
         "means = [fmean(scores) if scores else -math.inf for scores in known]",
@@ -351,6 +358,13 @@ TABLE = [
         'if settings.pop("labels", False):',
         'if not settings.pop("labels", True):',
         "tests/study/test_small_parts.py::test_self_evolution_in_small",
+    ),
+    (
+        "Table 1 | better than the base",
+        "study/self_evolution.py",
+        'above("ours", "labels", "accuracy")',
+        'above("labels", "ours", "accuracy")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[self_evolution]",
     ),
     (
         "Figs. 3 and 4 | entropy,",

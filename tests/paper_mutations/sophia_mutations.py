@@ -414,6 +414,13 @@ TABLE = [
         f"{OF_EXAMPLE}grpo_without_sophia_starts_with_the_policy_that_came",
     ),
     (
+        "6.2, Table 1 | GRPO from the original",
+        "study/sophia.py",
+        '"InternVL3.0-38B 55.51 against 50.98", "sophia", "grpo")',
+        '"InternVL3.0-38B 55.51 against 50.98", "grpo", "sophia")',
+        "tests/study/test_document.py::test_published_claims_are_judged_by_the_current_rule[sophia]",
+    ),
+    (
         "C | all of OlympiadBench",
         "trl_mmreason/evaluation/benchmarks/mathematics.py",
         'for images in ("MM", "TO")',
