@@ -4,7 +4,7 @@
 
 rewrites the claims of each NAME.json in the first folder: intervals and verdicts by the rule that NAME.yaml in the
 second one has now, and further claims of the part whose contrast is a sum of published ones. Nothing is trained or
-measured. An earlier run (NAME_token_mean.json, NAME_open_thoughts.json) is judged by the rule of NAME.yaml.
+measured. An earlier run (NAME_token_mean.json, NAME_weaker_scorer.json) keeps its own rule for seeds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,19 @@ from .parts import PARTS
 from .report import claims_as_json, write_json
 from .running import BEFORE, StudyArguments
 
-EARLIER = ("_token_mean", "_response_mean", "_open_thoughts")
+EARLIER = ("_token_mean", "_response_mean", "_open_thoughts", "_weaker_scorer")
 """Endings of the names of earlier runs, which have no configuration of their own."""
 
 
-def config_of(name: str, configs: Path) -> StudyArguments:
-    """The configuration of published results, or of the part that they are an earlier run of."""
+def config_of(name: str, published: Mapping[str, Any], configs: Path) -> StudyArguments:
+    """The configuration of published results, with their seeds, or of the part that they are an earlier run of."""
+    own = {"seeds": list(published["settings"]["seeds"])}
     for ending in EARLIER:
-        name = name.removesuffix(ending)
-    return StudyArguments(**yaml.safe_load((configs / f"{name}.yaml").read_text(encoding="utf-8")))
+        if name.endswith(ending):
+            name = name.removesuffix(ending)
+            own["decide"] = published["decide"]
+    given = yaml.safe_load((configs / f"{name}.yaml").read_text(encoding="utf-8"))
+    return StudyArguments(**{**given, **own})
 
 
 def judged_again(published: Mapping[str, Any], claims: Sequence[Claim], args: StudyArguments) -> list[Judged]:
@@ -97,7 +100,7 @@ def _weights(contrast: Sequence[Sequence[Any]]) -> dict[tuple[str, str], float]:
 def rewrite(path: Path, configs: Path) -> None:
     """Judge a file of published results again, and write it."""
     published = json.loads(path.read_text(encoding="utf-8"))
-    args = replace(config_of(path.stem, configs), seeds=list(published["settings"]["seeds"]))
+    args = config_of(path.stem, published, configs)
     judged = judged_again(published, PARTS[published["settings"]["part"]].PART.claims, args)
     write_json(path, claims_as_json(published["settings"], judged, published["arms"], args.decide))
 

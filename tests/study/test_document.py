@@ -199,8 +199,7 @@ def test_results_are_of_the_settings_that_are_shipped(config):
 def test_published_claims_are_judged_by_the_current_rule(results):
     """From their numbers per seed alone; `python -m study.published docs/study configs/study` writes them."""
     published = json.loads(results.read_text())
-    args = config_of(results.stem, CONFIGS)
-    args.seeds = published["settings"]["seeds"]
+    args = config_of(results.stem, published, CONFIGS)
     assert published["decide"] == args.decide
     judged = judged_again(published, PARTS[published["settings"]["part"]].PART.claims, args)
     assert [each.claim.text for each in judged] == [claim["claim"] for claim in published["claims"]]
@@ -224,8 +223,7 @@ def test_a_claim_is_computed_from_published_ones():
     asked = "AdaPO's second answers are better than plain GRPO's first answers, of as many rollouts"
     assert found[asked]["by_seed"] == pytest.approx([a + b for a, b in zip(gain, first, strict=True)])
     others = {**published, "claims": [claim for claim in published["claims"] if claim["claim"] != asked]}
-    args = config_of("adapo_headline", CONFIGS)
-    args.seeds = published["settings"]["seeds"]
+    args = config_of("adapo_headline", published, CONFIGS)
     again = {each.claim.text: each for each in judged_again(others, PARTS["adapo"].PART.claims, args)}
     assert again[asked].by_seed == pytest.approx(found[asked]["by_seed"])
     assert again[asked].values == found[asked]["values"]
