@@ -135,7 +135,8 @@ def _levels(least: int, most: int) -> list[float]:
     """The level of each look, by which the error that is due is spent.
 
     At the first look this is the share that is due, as p is uniform where there is no difference. At later ones it is
-    the quantile of p among the simulated studies that no look has ended so far.
+    the quantile of p among the simulated studies that no look has ended so far: what the first look ended by chance too
+    often is not made up for.
     """
     levels = [ERROR * least / most]
     if least == most or least < 2:
@@ -145,7 +146,7 @@ def _levels(least: int, most: int) -> list[float]:
     for look in range(least, most + 1):
         p = t_tail(means[:, look - 1] / errors[:, look - 1], look - 1)
         if look > least:
-            due = round(ERROR * look / most * len(means)) - int((~running).sum())
+            due = round(ERROR / most * len(means))
             levels.append(float(np.partition(p[running], due)[due]))
         running &= p > levels[-1]
     return levels
