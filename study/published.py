@@ -30,14 +30,12 @@ EARLIER = ("_token_mean", "_response_mean", "_open_thoughts", "_weaker_scorer")
 
 
 def config_of(name: str, published: Mapping[str, Any], configs: Path) -> StudyArguments:
-    """The configuration of published results, with their seeds, or of the part that they are an earlier run of."""
-    own = {"seeds": list(published["settings"]["seeds"])}
-    for ending in EARLIER:
-        if name.endswith(ending):
-            name = name.removesuffix(ending)
-            own["decide"] = published["decide"]
+    """The configuration of published results, with their seeds; of an earlier run no more than when it was looked at."""
+    seeds = list(published["settings"]["seeds"])
+    if name.endswith(EARLIER):
+        return StudyArguments(seeds=seeds, decide=published["decide"])
     given = yaml.safe_load((configs / f"{name}.yaml").read_text(encoding="utf-8"))
-    return StudyArguments(**{**given, **own})
+    return StudyArguments(**{**given, "seeds": seeds})
 
 
 def judged_again(published: Mapping[str, Any], claims: Sequence[Claim], args: StudyArguments) -> list[Judged]:
