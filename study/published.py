@@ -30,7 +30,7 @@ EARLIER = ("_token_mean", "_response_mean", "_open_thoughts", "_weaker_scorer")
 
 
 def config_of(name: str, published: Mapping[str, Any], configs: Path) -> StudyArguments:
-    """The configuration of published results, with their seeds; of an earlier run no more than when it was looked at."""
+    """The configuration of published results, with their seeds; of an earlier run only when it was looked at."""
     seeds = list(published["settings"]["seeds"])
     if name.endswith(EARLIER):
         return StudyArguments(seeds=seeds, decide=published["decide"])
