@@ -203,6 +203,15 @@ def test_the_name_of_a_split_may_stand_anywhere_in_that_of_a_file(folder):
     assert load_rows(folder, split="test2").dataset["answer"][:] == ["test2"]
 
 
+def test_a_file_of_no_split_beside_those_of_train_is_not_left_out_silently(folder, caplog):
+    for name in ("math-train", "math-test", "physics"):
+        write_lines(folder / f"{name}.jsonl", [{"question": "?", "answer": name}])
+    assert load_rows(folder, split="test").dataset["answer"][:] == ["math-test"]
+    assert not caplog.messages
+    assert load_rows(folder).dataset["answer"][:] == ["math-train"]
+    assert "math-train.jsonl are read for the split 'train'; physics.jsonl are left out" in caplog.text
+
+
 def test_two_values_of_one_name_are_no_row(tmp_path):
     twice = '{"prompt": "a", "answer": "1", "answer": "2"}'
     (tmp_path / "r.jsonl").write_text(f'{twice}\n{{"prompt": "b", "answer": "3"}}')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import re
 import string
@@ -35,6 +36,8 @@ from .row_values import RefusedValue
 from .rows import DataError
 from .unseen_media import unseen_media
 from .user_text import parse_unique
+
+logger = logging.getLogger(__name__)
 
 _LINES = (".jsonl", ".json", ".csv", ".tsv")  # read line by line
 SUFFIXES = (".parquet", *_LINES)
@@ -156,8 +159,15 @@ def _files_of_split(files: list[Path], split: str) -> list[Path]:
         words += [word.strip(string.digits) for word in words]  # `test2.jsonl` is of the split test2, or else of test
         split_of[file] = next(filter(splits.__contains__, words), "")
     named = [file for file in files if split_of[file] == split]
-    if not named and split == "train":
-        named = [file for file in files if not split_of[file]]
+    if split == "train":
+        of_none = [file for file in files if not split_of[file]]
+        if named and of_none:
+            logger.warning(
+                f"{files[0].parent}: {', '.join(file.name for file in named)} are read for the split 'train'; "
+                f"{', '.join(file.name for file in of_none)} are left out, as their names say no split. Put "
+                "'train' into them to read them, too."
+            )
+        named = named or of_none
     if not named:
         raise DataError(f"{files[0].parent} has no file for the split {split!r}; it has {[f.name for f in files]}")
     return named
