@@ -144,7 +144,7 @@ def test_a_finished_stage_is_none_of_another_revision_of_the_policy(tmp_path):
     ("changed", "value"),
     [
         *(("use_dora", True), ("load_in_4bit", True), ("load_in_8bit", True)),
-        *(("bnb_4bit_quant_type", "fp4"), ("use_bnb_nested_quant", True)),
+        *(("bnb_4bit_quant_type", "fp4"), ("use_bnb_nested_quant", True), ("dtype", "bfloat16")),
     ],
 )
 def test_a_finished_stage_is_none_of_another_kind_of_adapter_or_of_other_bits(tmp_path, changed, value):
@@ -441,6 +441,12 @@ def test_a_setting_that_switches_pushing_off_is_taken(tmp_path):
     args = TwoStages("miniature/adding", common={"use_cpu": True, "bf16": False, "push_to_hub": False})
     assert list(args.unknown_settings()) == []
     assert args.config("learn", tmp_path).push_to_hub is False
+
+
+def test_a_common_setting_does_not_silently_outrank_an_argument_of_the_script():
+    args = SophiaArguments("miniature/adding", stages="grpo", common={"max_completion_length": 64, "logging_steps": 1})
+    fault = "`max_completion_length` would outrank the one outside the sections. Fix: write it there alone"
+    assert [*args.unknown_settings()] == [("common", "max_completion_length", fault)]
 
 
 def test_sophia_s_prompt_of_thinking_rows_is_no_field_of_its_sampling():

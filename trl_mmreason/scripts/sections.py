@@ -228,9 +228,10 @@ class StagedArguments(DataArguments):
     def unknown_settings(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, name and fault of every setting that its section does not have, or that stages refuse.
 
-        Those of `common` are compared with the sections that the wanted stages read. Refused are pushing to the Hub, as
-        each stage would push its own model, to a repository with the name of its folder, or all of them to one; and a
-        checkpoint to resume from, as each stage resumes from its newest one.
+        Those of `common` are compared with the sections that the wanted stages read. Refused are those of `common` that
+        would silently outrank an argument of the script; pushing to the Hub, as each stage would push its own model, to
+        a repository with the name of its folder, or all of them to one; and a checkpoint to resume from, as each stage
+        resumes from its newest one.
         """
         configs = self.configs()
         for section, kind in {**self.SECTIONS, **configs}.items():
@@ -245,6 +246,8 @@ class StagedArguments(DataArguments):
         kinds = [kind for section, kind in configs.items() if section in read]
         faults = [fault for kind in kinds for fault in setting_faults(self.common, kind)]
         yield from (("common", *fault) for fault in dict(reversed(faults)).items())  # each name once
+        for name in sorted(self.common.keys() & {each.name for each in fields(self)}):
+            yield "common", name, f"`{name}` would outrank the one outside the sections. Fix: write it there alone"
         pushes = "is for methods of one stage, as every stage would push its own model. Fix: leave it out, and when all"
         for section in ("common", *configs):
             for name in ("push_to_hub", "hub_model_id"):
