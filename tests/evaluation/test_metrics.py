@@ -12,9 +12,9 @@ from trl_mmreason.evaluation.metrics import (
     aligned,
     bootstrap,
     format_table,
-    improves,
     pass_at_k,
     two_turn_metrics,
+    verdict,
 )
 
 # ten trajectories: three 0→1, one 0→0, two 1→0, four 1→1
@@ -104,22 +104,15 @@ def test_bootstrap_without_questions_knows_nothing():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "expected"),
+    ("change", "said"),
     [
-        ((0.2, 0.4), (0.5, 0.7), True),
-        ((0.2, 0.4), (0.4, 0.7), False),  # they touch
-        ((0.2, 0.4), (0.3, 0.9), False),  # they overlap
-        ((0.5, 0.7), (0.2, 0.4), False),
-        ((0.2, 0.4), (math.nan, math.nan), False),
+        ((0.01, 0.2), "rose"),
+        ((-0.2, -0.01), "fell"),
+        *(((low, high), "is undecided") for low, high in ((0.0, 0.2), (-0.2, 0.0), (-0.1, 0.1), (math.nan, math.nan))),
     ],
 )
-def test_improves_wants_intervals_apart(before, after, expected):
-    assert improves(before, after) is expected
-
-
-def test_improves_refuses_a_turned_interval():
-    with pytest.raises(ValueError, match=r"after is \(0.7, 0.5\)"):
-        improves((0.2, 0.4), (0.7, 0.5))
+def test_a_verdict_is_that_of_the_interval_of_the_change(change, said):
+    assert verdict(change).split(":")[0] == said
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from trl import ModelConfig
 
 from trl_mmreason import SRPOConfig
 from trl_mmreason.evaluation.files import read_evaluation
-from trl_mmreason.evaluation.metrics import format_table, metric_of
+from trl_mmreason.evaluation.metrics import format_table, metric_of, verdict
 from trl_mmreason.evaluation.results import compare_results
 from trl_mmreason.generation.protocols import TwoTurn
 from trl_mmreason.miniature.models import build_model
@@ -77,7 +77,8 @@ def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
     assert "model" not in after.about["settings"]["engine"]  # it would be the policy before training
     changes = compare_results(before.results, after.results)
     table = format_table({name: changes[name] for name in metrics})
-    assert f"\n{table}\n\nacc@t2 " in done.stdout
+    said = verdict(changes["acc_t2"].change.interval)
+    assert f"\n{table}\n\nacc@t2 {said}.\n" in done.stdout
     assert f"```text\n{table}\n```" in (folder / "README.md").read_text()
     assert changes["acc_t2"].before.value == 0.0  # a random model adds no digits
     page = page_of(folder / "report.html")

@@ -171,22 +171,21 @@ def bootstrap(
     return estimates
 
 
-def improves(before: ConfidenceInterval, after: ConfidenceInterval) -> bool:
-    """Whether the interval `after` lies wholly above `before`.
-
-    False where a bound is NaN: what was not measured has not improved.
-
-    Raises:
-        ValueError: for an interval whose lower bound is above its upper bound.
+def verdict(change: ConfidenceInterval) -> str:
+    """What the interval of a change, such as a `Change`'s, says of its metric.
 
     Examples:
-        >>> improves((0.3, 0.4), (0.45, 0.55)), improves((0.3, 0.4), (0.35, 0.45))
-        (True, False)
+        >>> verdict((0.03, 0.19)), verdict((-0.19, -0.03))
+        ('rose: the interval of its change lies above 0', 'fell: the interval of its change lies below 0')
+        >>> verdict((-0.03, 0.19))
+        'is undecided: the interval of its change does not exclude 0'
     """
-    for name, (low, high) in (("before", before), ("after", after)):
-        if low > high:
-            raise ValueError(f"improves: {name} is ({low}, {high}); expected (lower, upper)")
-    return after[0] > before[1]
+    low, high = change
+    if low > 0:
+        return "rose: the interval of its change lies above 0"
+    if high < 0:
+        return "fell: the interval of its change lies below 0"
+    return "is undecided: the interval of its change does not exclude 0"  # nor does one of NaN, what was not measured
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

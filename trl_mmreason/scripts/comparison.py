@@ -17,7 +17,7 @@ from ..data.folders import write_whole
 from ..evaluation.curves import plot_curves
 from ..evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
 from ..evaluation.logged_completions import tables_of
-from ..evaluation.metrics import format_table, improves
+from ..evaluation.metrics import format_table, verdict
 from ..evaluation.results import Results, compare_results
 from ..evaluation.training_run import TRAINING_REPORT, write_training_report
 from ..generation.engine import SamplingParams
@@ -40,7 +40,7 @@ def train_and_compare(
     protocol: ComparedProtocol,
     *,
     system_prompt: str | None = None,
-) -> bool | None:
+) -> None:
     """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
 
     With `log_completions` a page of what the policy wrote in training comes last, after a push to the Hub, as it holds
@@ -49,9 +49,6 @@ def train_and_compare(
     Args:
         rows: questions to compare on; `None` leaves the comparison out.
         protocol: how the policy is asked, greedily; of two answers.
-
-    Returns:
-        Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.
     """
     if protocol.turns != 2:
         raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
@@ -62,9 +59,8 @@ def train_and_compare(
     before = None if rows is None else _evaluate(trainer, rows, protocol, "before", **asking)
     train_and_save(trainer)
     after = None if rows is None else _evaluate(trainer, rows, protocol, "after", trainer.args.output_dir, **asking)
-    better = None
     if before is not None and after is not None and trainer.accelerator.is_main_process:
-        better = _report(trainer, before, after, protocol.metrics)
+        _report(trainer, before, after, protocol.metrics)
     try:
         publish(trainer, data_args.dataset_name)
     finally:  # a refused push loses nothing
@@ -75,7 +71,6 @@ def train_and_compare(
         print_end(folder, data_args.dataset_name)
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
-    return better
 
 
 def _evaluate(
@@ -141,7 +136,7 @@ def _settings(args: GRPOConfig) -> dict[str, Any]:
     }
 
 
-def _report(trainer: GRPOTrainer, before: Results, after: Results, metrics: Sequence[str]) -> bool:
+def _report(trainer: GRPOTrainer, before: Results, after: Results, metrics: Sequence[str]) -> None:
     folder, history = Path(trainer.args.output_dir), trainer.state.log_history
     changes = compare_results(before, after)
     table = format_table({name: changes[name] for name in metrics if name in changes})
@@ -149,7 +144,4 @@ def _report(trainer: GRPOTrainer, before: Results, after: Results, metrics: Sequ
     plot_curves(history, folder / "curves.png")
     evaluations = {stage: folder / EVALUATIONS / stage for stage in ("before", "after")}
     write_evaluation_report(evaluations, folder / REPORT, log_history=history)
-    better = improves(changes["acc_t2"].before.interval, changes["acc_t2"].after.interval)
-    verdict = "rose by more than the intervals" if better else "did not rise by more than the intervals"
-    sys.stdout.write(f"\n{table}\n\nacc@t2 {verdict}.\n")
-    return better
+    sys.stdout.write(f"\n{table}\n\nacc@t2 {verdict(changes['acc_t2'].change.interval)}.\n")
