@@ -72,6 +72,7 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
         policy.config.get_text_config().pad_token_id = padding
     if (sampling := getattr(trainer, "generation_config", None)) is not None:  # TRL knows the images' alone
         sampling.suppress_tokens = [*{*(sampling.suppress_tokens or ()), *placeholder_ids(policy.config)}] or None
+    _check_optimizer(trainer, policy)
     check_precision(trainer)
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
         warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
@@ -90,6 +91,21 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
         reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode images once
         prepare_policy(reference, trainer.processing_class, reference_of=policy)
+
+
+def _check_optimizer(trainer: Any, policy: Any) -> None:
+    """Refuse an optimizer of the user's that was made before weights took the place of some that it has."""
+    if trainer.optimizer is None:
+        return
+    held = {id(weight) for group in trainer.optimizer.param_groups for weight in group["params"]}
+    others = held - {id(weight) for weight in policy.parameters()}
+    left_out = [name for name, weight in policy.named_parameters() if weight.requires_grad and id(weight) not in held]
+    if others and left_out:
+        raise ValueError(
+            f"{type(trainer).__name__}: the optimizer has weights that are none of the policy's, and lacks "
+            f"{', '.join(left_out[:3])}, which would never be trained. Fix: make it after what replaces weights; "
+            "Chain-of-Step's tokens let embeddings grow, so add_chain_tokens(model, processor) comes first."
+        )
 
 
 def _refuse_reentrant(trainer: Any, search: bool) -> None:
