@@ -25,6 +25,7 @@ from ..compat.vision_passes import ImageHooks, ensure_image_pass, vision_weights
 from .model_checks import check_model, is_placed_later, unreached_weights
 from .model_problems import architecture_problem
 from .noise import turn_off_noise
+from .processor_checks import to_look_at
 
 
 def prepare_loading(model: Any, args: Any) -> int | None:
@@ -75,7 +76,8 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
     _check_optimizer(trainer, policy)
     check_precision(trainer)
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
-        warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
+        prompts = (row["prompt"] for row in to_look_at(rows, "prompt"))
+        warn_of_moved_images(trainer.processing_class, islice(prompts, 1000))
     if getattr(trainer.args, "disable_dropout", False):
         turn_off_noise(policy)
     fill_reference_adapter(policy)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from datasets import Dataset
 from transformers import ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
@@ -202,4 +203,8 @@ def prepare_each(name: str, dataset: Any, prepare: Callable[[Any], Any]) -> Any:
         return dataset
     if hasattr(dataset, "__len__") and not len(dataset):
         raise ValueError(f"{name}: a data set has no rows.")
+    if isinstance(dataset, Dataset) and (form := dataset.format)["type"] == "custom":
+        # `map` would hand its transform a part of the columns; it comes behind what is prepared
+        prepared = prepare(dataset.with_format(None))
+        return prepared.with_format("custom", **form["format_kwargs"])
     return prepare(dataset)
