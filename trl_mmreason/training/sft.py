@@ -115,6 +115,11 @@ class CompletionSFTTrainer(
         name = type(self).__name__
         args = config_of(self, self._config, args, model, self._suffix)
         check_rows(name, train_dataset, eval_dataset, {"prompt", "completion"})
+        if kwargs.get("formatting_func") is not None:  # TRL does not call it where there are images
+            raise TypeError(
+                f"{name}: rows have a prompt and a completion, which formatting_func would make one text. Fix: leave "
+                "`formatting_func` out; `dataset.map` changes rows."
+            )
         processing_class = processing_class or load_policy_processor(model, args)
         self.check_tokenizer(processing_class)
         check_template(name, processing_class, self._format)
