@@ -110,6 +110,12 @@ def test_text_outside_the_tags_is_refused_without_a_second_thought_too(completio
     assert ReflectionSFTTrainer.problem_of(WITHOUT_SECOND_THOUGHT) is None
 
 
+def test_a_formatting_function_is_refused(checkpoints, tmp_path):
+    """TRL calls none where there are images, and says nothing."""
+    with pytest.raises(TypeError, match="^ReflectionSFTTrainer: rows have a prompt and a completion, .* `dataset.map`"):
+        sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(), trainer_kwargs={"formatting_func": str})
+
+
 def test_a_column_of_single_images(checkpoints, tmp_path):
     rows = [{**row, "image": row.pop("images")[0]} for row in reflections(24)[::3]]
     batch = next(iter(sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows).get_train_dataloader()))

@@ -107,3 +107,10 @@ def test_completions_of_an_evaluation_are_in_no_table_of_training(checkpoints, t
         tables.append(pq.read_table(tmp_path / f"completions/completions_0000{step}.parquet").drop_columns("step"))
     assert len(tables[0]) == 8
     assert tables[0] == tables[1]  # rewards and what else was logged among it
+
+
+def test_an_evaluation_in_batches_of_no_whole_groups_is_refused(checkpoints, rows, tmp_path):
+    """Without an `eval_strategy` TRL does not look, and a tensor's shape is invalid in the middle of it."""
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, per_device_eval_batch_size=6)
+    with pytest.raises(ValueError, match="^AdaPOTrainer: per_device_eval_batch_size=6 on 1 processes, expected whole"):
+        trainer.evaluate(trainer.train_dataset)

@@ -4,16 +4,19 @@ import inspect
 
 import peft
 import pytest
+import torch
 import transformers
 from datasets import Dataset
+from every_trainer import make
 from further_families import gemma4, saved
 from packaging.version import Version
 from peft import LoraConfig, PeftConfig, PrefixTuningConfig, VBLoRAConfig, get_peft_model
-from support import SMALL_RUN, ParityGrader, drawn_rows, load
+from support import SMALL_RUN, ParityGrader, changed_weights, drawn_rows, load, weights_of
 from transformers import AutoProcessor, AutoTokenizer, trainer
 from trl.trainer import dpo_trainer, grpo_trainer, sft_trainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 
 SETTINGS = {**SMALL_RUN, "beta": 0.1, "filter_zero_advantage": False, "filter_truncated": False, "warmup_steps": 0}
 
@@ -182,3 +185,18 @@ def test_transformers_and_trl_write_the_tokenizers_padding(checkpoints, tmp_path
     assert model.config.get_text_config().pad_token_id == processor.tokenizer.pad_token_id
     for module in (grpo_trainer, dpo_trainer, sft_trainer):
         assert "model.config.get_text_config().pad_token_id = " in inspect.getsource(module)
+
+
+@pytest.mark.parametrize("name", ["ChainOfStepSFTTrainer", "ProcessRewardTrainer"])
+def test_an_optimizer_of_weights_that_new_tokens_replace_is_refused(name, checkpoints, tmp_path):
+    """The head grows with the template's tokens, and would never be trained."""
+    (model, processor), (grown, other) = load(checkpoints("qwen2_5_vl")), load(checkpoints("qwen2_5_vl"))
+    given = {"processing_class": processor, "optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None)}
+    with pytest.raises(ValueError, match=f"^{name}: the optimizer .* lacks lm_head.weight, which would never"):
+        make(name, model, tmp_path / "refused", trainer_kwargs=given)
+    add_chain_tokens(grown, other)
+    given = {"processing_class": other, "optimizers": (torch.optim.SGD(grown.parameters(), lr=0.1), None)}
+    trainer = make(name, grown, tmp_path / "out", trainer_kwargs=given, max_steps=1)
+    before = weights_of(grown)
+    trainer.train()
+    assert "lm_head.weight" in changed_weights(grown, before)

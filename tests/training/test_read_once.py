@@ -2,7 +2,8 @@
 
 import pytest
 from datasets import Dataset, Image, List
-from support import adapo_trainer, drawn_rows
+from every_trainer import DPO, TRAINERS, make, rows_of, saved_base
+from support import adapo_trainer, drawn_rows, full_but, train_on_anything, untimed
 from transformers import Trainer
 
 from trl_mmreason.training.read_once import RowsReadOnce
@@ -86,3 +87,24 @@ def test_a_trainer_decodes_a_rollouts_images_once(checkpoints, stored, read, tmp
     read.clear()
     assert [len(batch) for batch in trainer.get_train_dataloader()] == [16] * 4
     assert 0 < len(read) == once
+
+
+@pytest.mark.parametrize("name", full_but("ReflectionSFTTrainer", [each for each in TRAINERS if each != DPO]))
+def test_a_transform_may_read_any_column(name, tmp_path):
+    """It gives the images, of a column that trainers do not look at."""
+    rows = rows_of(name)
+    numbered = rows.remove_columns("images").add_column("number", [*range(len(rows))])
+    images = rows["images"][:]
+    made = numbered.with_transform(lambda batch: {**batch, "images": [images[each] for each in batch["number"]]})
+    base, logged = saved_base("qwen2_5_vl", tmp_path / "base"), []
+    for place, each in enumerate((rows, made)):
+        trainer = make(name, base, tmp_path / f"{place}", rows=each, max_steps=1, remove_unused_columns=False)
+        train_on_anything(trainer)
+        logged.append(untimed(trainer.state.log_history[0]))
+    assert logged[0] == logged[1]
+
+
+def test_iterative_dpo_refuses_a_transform(tmp_path):
+    rows = rows_of(DPO).with_transform(lambda batch: batch)
+    with pytest.raises(ValueError, match="^IterativeDPOTrainer: train_dataset has a transform, .* Fix: apply it with"):
+        make(DPO, saved_base("qwen2_5_vl", tmp_path / "base"), tmp_path / "out", rows=rows)

@@ -404,4 +404,8 @@ def _check_arguments(train_dataset: Any, eval_dataset: Any, others: Mapping[str,
                 f"IterativeDPOTrainer: {role} is of type {type(rows).__name__}, expected one datasets.Dataset, as "
                 "paths are kept question by question. Join several with concatenate_datasets."
             )
+        if rows is not None and rows.format["type"] == "custom":
+            raise ValueError(
+                f"IterativeDPOTrainer: {role} has a transform, which pairs would not have. Fix: apply it with map."
+            )
     check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})

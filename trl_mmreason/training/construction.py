@@ -22,7 +22,7 @@ from ..data.folders import adapter_base, check_model_folder, check_model_path
 from ..data.images import IMAGE_COLUMNS, images_of
 from ..data.unseen_media import refuse_unseen_media
 from ..messages import with_system_message
-from .processor_checks import NO_TEMPLATE
+from .processor_checks import NO_TEMPLATE, to_look_at
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -194,12 +194,12 @@ def check_rows(
             )
         if not isinstance(dataset, Dataset):
             continue  # no row of a stream can be looked at
-        if prompt := dataset.select_columns("prompt")[0]["prompt"]:
+        if prompt := to_look_at(dataset, "prompt")[0]["prompt"]:
             if followup is not None:
                 refuse_plain_prompt(name, prompt)
             with_system_message(prompt, system_prompt)  # raises where a prompt cannot have it
         refuse_unseen_media(f"{name}: {role}", dataset)
-        if "answer" in columns:
+        if "answer" in columns and dataset.format["type"] != "custom":
             if isinstance(dataset.features["answer"], ClassLabel):
                 raise ValueError(
                     f"{name}: the answers of {role} are numbers of classes (ClassLabel), which no model says. Fix: "
@@ -300,7 +300,7 @@ def refuse_missing_template(name: str, processing_class: Any, rows: Any) -> None
         )
     if any(getattr(each, "chat_template", None) for each in (processing_class, tokenizer_of(processing_class))):
         return
-    if isinstance(rows, Dataset) and len(rows) and not isinstance(rows.select_columns("prompt")[0]["prompt"], str):
+    if isinstance(rows, Dataset) and len(rows) and not isinstance(to_look_at(rows, "prompt")[0]["prompt"], str):
         raise ValueError(f"{name}: {NO_TEMPLATE}")
 
 

@@ -262,6 +262,12 @@ class GroupGRPOTrainer(
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        processes, size = self.accelerator.num_processes, self.num_generations_eval
+        if not self.model.training and len(inputs) * processes % size:  # TRL looks only with an `eval_strategy`
+            raise ValueError(
+                f"{type(self).__name__}: per_device_eval_batch_size={self.args.per_device_eval_batch_size} on "
+                f"{processes} processes, expected whole groups of num_generations_eval={size} over all of them."
+            )
         if self._ahead is not None and self.model.training:
             with self._timed("generation"):
                 rows, self._ready = self._ahead.rollout(inputs)

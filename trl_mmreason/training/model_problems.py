@@ -14,6 +14,7 @@ from peft import PeftType
 
 from ..compat.chat_template import tokenizer_of
 from ..compat.learned_positions import learned_positions, table_of_tokens
+from .processor_checks import to_look_at
 
 
 def rotary_problem(config: Any, longest: float = math.inf) -> str | None:
@@ -67,7 +68,7 @@ def tokens_problem(model: Any, trainer: Any) -> str | None:
     if not beyond or not isinstance(rows, Dataset):
         return None
     names = [name for name in ("prompt", "completion") if name in rows.column_names]
-    for number, row in enumerate(rows.select_columns(names)):
+    for number, row in enumerate(to_look_at(rows, *names)):
         if token := next((token for token in beyond if token in str(row)), None):
             return (
                 f"row {number} has {token!r}, which is token {beyond[token]}, and {type(model).__name__} has {known}. "

@@ -25,6 +25,7 @@ from ..compat.vision_passes import ImageHooks, ensure_image_pass, vision_weights
 from .model_checks import check_model, is_placed_later, unreached_weights
 from .model_problems import architecture_problem
 from .noise import turn_off_noise
+from .processor_checks import to_look_at
 
 
 def prepare_loading(model: Any, args: Any) -> int | None:
@@ -72,9 +73,11 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
         policy.config.get_text_config().pad_token_id = padding
     if (sampling := getattr(trainer, "generation_config", None)) is not None:  # TRL knows the images' alone
         sampling.suppress_tokens = [*{*(sampling.suppress_tokens or ()), *placeholder_ids(policy.config)}] or None
+    _check_optimizer(trainer, policy)
     check_precision(trainer)
     if isinstance(rows := trainer.train_dataset, Dataset) and "prompt" in rows.column_names:
-        warn_of_moved_images(trainer.processing_class, islice(rows.select_columns("prompt")["prompt"], 1000))
+        prompts = (row["prompt"] for row in to_look_at(rows, "prompt"))
+        warn_of_moved_images(trainer.processing_class, islice(prompts, 1000))
     if getattr(trainer.args, "disable_dropout", False):
         turn_off_noise(policy)
     fill_reference_adapter(policy)
@@ -90,6 +93,21 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
         reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode images once
         prepare_policy(reference, trainer.processing_class, reference_of=policy)
+
+
+def _check_optimizer(trainer: Any, policy: Any) -> None:
+    """Refuse an optimizer of the user's that was made before weights took the place of some that it has."""
+    if trainer.optimizer is None:
+        return
+    held = {id(weight) for group in trainer.optimizer.param_groups for weight in group["params"]}
+    others = held - {id(weight) for weight in policy.parameters()}
+    left_out = [name for name, weight in policy.named_parameters() if weight.requires_grad and id(weight) not in held]
+    if others and left_out:
+        raise ValueError(
+            f"{type(trainer).__name__}: the optimizer has weights that are none of the policy's, and lacks "
+            f"{', '.join(left_out[:3])}, which would never be trained. Fix: make it after what replaces weights; "
+            "Chain-of-Step's tokens let embeddings grow, so add_chain_tokens(model, processor) comes first."
+        )
 
 
 def _refuse_reentrant(trainer: Any, search: bool) -> None:

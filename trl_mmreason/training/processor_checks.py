@@ -37,6 +37,14 @@ _TRIED = 8  # rows that are encoded to find another length
 _LOOKED_AT = 64  # rows at the beginning, and rows spread over the others, to find one with images and one without
 
 
+def to_look_at(rows: Dataset, *columns: str) -> Dataset:
+    """The rows with these columns alone, so that no other is decoded; with a transform, which may read any of them, the
+    first `_LOOKED_AT` as they are."""
+    if rows.format["type"] == "custom":
+        return rows.select(range(min(len(rows), _LOOKED_AT)))
+    return rows.select_columns([*columns])
+
+
 def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
     """The prompts of the first row with images and of the first without, among `_LOOKED_AT` rows and a few others.
 
@@ -50,7 +58,7 @@ def some_rows(processing_class: Any, rows: Any) -> list[Prompt]:
     padded: Prompt | None = None
     columns = [name for name in ("prompt", *IMAGE_COLUMNS) if name in rows.column_names]
     places = {*range(min(len(rows), _LOOKED_AT)), *range(0, len(rows), max(len(rows) // _LOOKED_AT, 1))}
-    first = rows.select(sorted(places)).select_columns(columns)
+    first = to_look_at(rows.select(sorted(places)), *columns)
     stored = (table.to_pylist()[0] for table in first.with_format("arrow"))  # undecoded
     for number, row in enumerate(stored):
         if (has_images := bool(stored_images(row))) in found and (padded or number >= _TRIED):
@@ -196,7 +204,7 @@ def roles_problem(
     if not isinstance(rows, Dataset) or "prompt" not in rows.column_names or not written:
         return None
     tried, may_refuse = set(), "raise_exception" in str(written)
-    for number, row in enumerate(rows.select_columns("prompt")):
+    for number, row in enumerate(to_look_at(rows, "prompt")):
         if number and not may_refuse:
             break
         prompt = with_system_message(row["prompt"], system_prompt)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from datasets import Dataset
 from transformers import ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
@@ -114,6 +115,11 @@ class CompletionSFTTrainer(
         name = type(self).__name__
         args = config_of(self, self._config, args, model, self._suffix)
         check_rows(name, train_dataset, eval_dataset, {"prompt", "completion"})
+        if kwargs.get("formatting_func") is not None:  # TRL does not call it where there are images
+            raise TypeError(
+                f"{name}: rows have a prompt and a completion, which formatting_func would make one text. Fix: leave "
+                "`formatting_func` out; `dataset.map` changes rows."
+            )
         processing_class = processing_class or load_policy_processor(model, args)
         self.check_tokenizer(processing_class)
         check_template(name, processing_class, self._format)
@@ -202,4 +208,8 @@ def prepare_each(name: str, dataset: Any, prepare: Callable[[Any], Any]) -> Any:
         return dataset
     if hasattr(dataset, "__len__") and not len(dataset):
         raise ValueError(f"{name}: a data set has no rows.")
+    if isinstance(dataset, Dataset) and (form := dataset.format)["type"] == "custom":
+        # `map` would hand its transform a part of the columns; it comes behind what is prepared
+        prepared = prepare(dataset.with_format(None))
+        return prepared.with_format("custom", **form["format_kwargs"])
     return prepare(dataset)
