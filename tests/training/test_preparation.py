@@ -11,7 +11,7 @@ from every_trainer import make
 from further_families import gemma4, saved
 from packaging.version import Version
 from peft import LoraConfig, PeftConfig, PrefixTuningConfig, VBLoRAConfig, get_peft_model
-from support import SMALL_RUN, ParityGrader, changed_weights, drawn_rows, load, weights_of
+from support import SMALL_RUN, ParityGrader, adapo_trainer, changed_weights, drawn_rows, load, weights_of
 from transformers import AutoProcessor, AutoTokenizer, trainer
 from trl.trainer import dpo_trainer, grpo_trainer, sft_trainer
 
@@ -200,3 +200,12 @@ def test_an_optimizer_of_weights_that_new_tokens_replace_is_refused(name, checkp
     before = weights_of(grown)
     trainer.train()
     assert "lm_head.weight" in changed_weights(grown, before)
+
+
+def test_an_optimizer_of_the_weights_below_an_adapter_is_refused(checkpoints, rows, tmp_path):
+    """It would train nothing."""
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    given = {"processing_class": processor, "optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None)}
+    given["peft_config"] = LoraConfig(r=2, target_modules=["q_proj"])
+    with pytest.raises(ValueError, match="lacks .*lora_A.*, which would never be trained. Fix: .* get_peft_model"):
+        adapo_trainer(model, tmp_path, rows, trainer_kwargs=given)

@@ -96,17 +96,18 @@ def prepare_models(trainer: Any, padding: int | None = None) -> None:
 
 
 def _check_optimizer(trainer: Any, policy: Any) -> None:
-    """Refuse an optimizer of the user's that was made before weights took the place of some that it has."""
+    """Refuse an optimizer of the user's that was made before other weights took the place of those that it has."""
     if trainer.optimizer is None:
         return
     held = {id(weight) for group in trainer.optimizer.param_groups for weight in group["params"]}
-    others = held - {id(weight) for weight in policy.parameters()}
-    left_out = [name for name, weight in policy.named_parameters() if weight.requires_grad and id(weight) not in held]
-    if others and left_out:
+    trained = {id(weight): name for name, weight in policy.named_parameters() if weight.requires_grad}
+    left_out = [name for weight, name in trained.items() if weight not in held]
+    if left_out and held - trained.keys():
         raise ValueError(
-            f"{type(trainer).__name__}: the optimizer has weights that are none of the policy's, and lacks "
-            f"{', '.join(left_out[:3])}, which would never be trained. Fix: make it after what replaces weights; "
-            "Chain-of-Step's tokens let embeddings grow, so add_chain_tokens(model, processor) comes first."
+            f"{type(trainer).__name__}: the optimizer has weights that are not trained, and lacks "
+            f"{', '.join(left_out[:3])}, which would never be trained. Fix: make it after what replaces weights; an "
+            "adapter does, and Chain-of-Step's tokens, which let embeddings grow: get_peft_model and "
+            "add_chain_tokens(model, processor) come first."
         )
 
 
