@@ -8,6 +8,7 @@ import pytest
 from commands import rows_of, write_questions
 
 from trl_mmreason.cli.commands import command_options as options
+from trl_mmreason.generation.patience import patient_state
 
 
 class OnAFullDisk:
@@ -33,3 +34,15 @@ def test_what_fails_while_it_is_written_leaves_the_old_file_whole(tmp_path):
     with pytest.raises(OSError, match="No space left"):
         options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()), "train")
     assert output.read_bytes() == old
+
+
+def test_a_process_alone_writes_whatever_rank_a_batch_system_gave_it(tmp_path, monkeypatch, capsys):
+    patient_state()
+    monkeypatch.setenv("RANK", "1")
+    questions, output = write_questions(tmp_path, {"one": "2+5=?"}), tmp_path / "rows.parquet"
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    arguments = parser.parse_args([questions, str(output), "--model", "policy"])
+    options.run_pipeline(arguments, lambda rows, store, settings: SimpleNamespace(rows=rows), "train")
+    assert rows_of(output)["id"][:] == ["one"]
+    assert str(output) in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable
@@ -198,8 +197,10 @@ def run_pipeline(
 
 
 def is_main_process() -> bool:
-    """Whether this process writes and prints the command's result."""
-    return int(os.environ.get("RANK", "0")) == 0
+    """Whether this process writes and prints the command's result: the first of those that share the work."""
+    from ...generation.patience import rank_and_size
+
+    return rank_and_size(None, None)[0] == 0
 
 
 def rows_of_share(arguments: Namespace, rows: Any) -> Any:
