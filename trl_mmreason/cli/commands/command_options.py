@@ -175,6 +175,8 @@ def run_pipeline(
 
     if not arguments.output.endswith(".parquet"):
         raise WrongArgument(f"OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
+    if Path(arguments.output).is_dir():
+        raise WrongArgument(f"OUTPUT {arguments.output} is a folder, expected a file to write")
     settings = sampling_settings(arguments)
     store_path = arguments.store or f"{arguments.output}.sqlite"
     check_servers(arguments, store_path)
@@ -194,6 +196,14 @@ def run_pipeline(
         result.rows.to_parquet(unfinished)
     next_command = f"Next: mmreason {then} {shlex.quote(arguments.output)}"
     print(f"{result}\n{arguments.output}\n{next_command}")  # noqa: T201 - what the command is asked for
+
+
+def check_output(output: Path) -> None:
+    """Refuse an --output that cannot be written, before anything takes time."""
+    if not output.parent.is_dir():
+        raise WrongArgument(f"--output {output}: there is no folder {output.parent}")
+    if output.is_dir():
+        raise WrongArgument(f"--output {output} is a folder, expected a file to write")
 
 
 def is_main_process() -> bool:
