@@ -178,5 +178,5 @@ def test_what_stdout_cannot_encode_is_printed_as_escapes(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252", write_through=True))
     with exit_on_refusal("mmreason evaluate"):
-        print("é, sample 0: 数 …")
+        sys.stdout.write("é, sample 0: 数 …\n")
     assert written.getvalue() == b"\xe9, sample 0: \\u6570 \x85" + os.linesep.encode()

@@ -30,7 +30,14 @@ from ..compat.model_parts import placed, placeholder_ids
 from ..compat.replaced import replaced
 from ..data.images import images_of
 from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
-from ..generation.model_loading import ENCODING_ERRORS, config_fingerprint, fingerprint, load_model, load_processor, processor_fingerprint
+from ..generation.model_loading import (
+    ENCODING_ERRORS,
+    config_fingerprint,
+    fingerprint,
+    load_model,
+    load_processor,
+    processor_fingerprint,
+)
 from ..messages import completion_text
 from .template import ANSWER_END, STEP_END, ChainError, ScorableText, scored_ends
 from .tokens import chain_token_ids
