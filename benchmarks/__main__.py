@@ -73,7 +73,10 @@ def parse(name: str, benchmark: Callable[..., Result], argv: Sequence[str]) -> a
     for parameter in inspect.signature(benchmark).parameters.values():
         add_option(parser, parameter, hints[parameter.name], texts[parameter.name])
     parser.add_argument("--json", type=Path, help="file for the arguments and the numbers of every round")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.json and (arguments.json.is_dir() or not arguments.json.parent.is_dir()):
+        parser.error(f"--json {arguments.json}: expected a file in a folder that exists")
+    return arguments
 
 
 def main(argv: Sequence[str]) -> None:

@@ -133,6 +133,13 @@ def test_the_page_says_that_it_shows_the_first_samples_alone(n, shown, tmp_path)
     assert ("Trajectories: the first 8 of 9 samples of a question." in report.read_text("utf-8")) == (n > shown)
 
 
+def test_no_curves_of_an_earlier_evaluation_stay_in_the_folder(tmp_path):
+    saved(tmp_path, samples([sample(True), sample(False)]))
+    assert (tmp_path / "report.png").exists()
+    saved(tmp_path, samples([sample(True)]))
+    assert not (tmp_path / "report.png").exists()
+
+
 def test_every_answer_of_a_sample_has_a_name():
     """Five answers, of which the last was never given."""
     found = samples([sample(False, False, False, True)], [sample(*[True] * 5)])

@@ -95,6 +95,15 @@ def test_the_command_scores_a_model(benchmark, tmp_path, capsys, chain_model):
     assert written["f1"]["overall"]["correct"] == again["overall"].correct.value
 
 
+def test_an_f1_that_is_not_defined_is_null_in_the_file(benchmark, tmp_path, chain_model):
+    rows = [json.loads(line) for line in benchmark.read_text().splitlines()][:1]
+    rows[0]["response"]["process_correctness"] = [-1, -1]
+    output = tmp_path / "f1.json"
+    source = str(write_lines(benchmark, rows))
+    main(["step-f1", source, "--process-reward", chain_model, "--threshold", "1", "--output", str(output)])
+    assert json.loads(output.read_text(), parse_constant=pytest.fail)["f1"]["overall"]["correct"] is None
+
+
 @pytest.fixture(scope="module")
 def chain_model(tmp_path_factory):
     """A saved process reward model of random weights."""

@@ -315,6 +315,25 @@ def test_the_state_that_got_furthest_counts(tmp_path):
     assert is_training_run(tmp_path)
 
 
+def test_files_that_a_killed_run_left_torn_do_not_hide_the_others(tmp_path, caplog):
+    for step in (5, 6):
+        log(tmp_path, step, [line(step, "1+3?")])
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        state = {"global_step": step, "log_history": [{"step": step, "reward": 0.25}]}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+        (folder / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
+    torn = [*(folder / name for name in ("trainer_state.json", "config.json"))]
+    torn.append(tmp_path / "completions" / "completions_00006.parquet")
+    for path in torn:
+        path.write_bytes(path.read_bytes()[:-9])
+    write_training_report({"run": tmp_path}, tmp_path / "page.html", shown=10)
+    page = page_of(tmp_path / "page.html")
+    assert len(page.with_class("trajectory")) == 1
+    assert read_state(tmp_path)["global_step"] == 5
+    assert all(f"{path} is cut off, and left out" in caplog.text for path in torn)
+
+
 def test_prompts_get_one_shape():
     texts = [[{"role": "user", "content": "one"}], [{"role": "user", "content": "two"}]]
     assert prompts_alike(texts) == texts

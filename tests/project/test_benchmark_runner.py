@@ -41,3 +41,12 @@ def test_numbers_are_written_and_a_failure_ends_with_its_reason(tmp_path, monkey
         runner.main(["ceiling", "--draws", "3"])
     with pytest.raises(SystemExit, match="NAME is one of padding"):
         runner.main(["padding.py"])
+
+
+def test_numbers_that_cannot_be_written_are_said_before_anything_is_measured(tmp_path, capsys):
+    for wrong in (tmp_path, tmp_path / "nowhere" / "numbers.json"):
+        with pytest.raises(SystemExit):
+            runner.main(["on_paper", "--json", str(wrong)])
+        said = capsys.readouterr()
+        assert f"--json {wrong}: expected a file in a folder that exists" in said.err
+        assert not said.out

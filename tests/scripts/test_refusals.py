@@ -1,6 +1,8 @@
 """What the user gave, or the machine, ends a script in one line; a bug keeps its traceback."""
 
 import importlib
+import io
+import os
 import resource
 import runpy
 import shutil
@@ -170,3 +172,11 @@ def test_what_is_no_space_and_what_the_hub_says():
     assert refusal(LocalTokenNotFoundError("Token is required")) == line
     assert refusal(PermissionError(13, "Permission denied", "x")) == "[Errno 13] Permission denied: 'x'"
     assert refusal(FileNotFoundError(2, "No such file", "x")) is None
+
+
+def test_what_stdout_cannot_encode_is_printed_as_escapes(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252", write_through=True))
+    with exit_on_refusal("mmreason evaluate"):
+        sys.stdout.write("é, sample 0: 数 …\n")
+    assert written.getvalue() == b"\xe9, sample 0: \\u6570 \x85" + os.linesep.encode()

@@ -103,6 +103,7 @@ def save_evaluation(
         shown: questions in the report, whose images are kept.
     """
     write_evaluation(folder, samples, results, record, rows.select(range(min(shown, len(rows)))))
+    (Path(folder) / REPORT).with_suffix(".png").unlink(missing_ok=True)  # curves of an earlier evaluation
     return write_evaluation_report({Path(folder).name: folder}, shown=shown)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from ..messages import question_text, text_of
 from ..training.logged_questions import LoggedQuestion, read_questions
 from .methods import declared
 from .trajectory import Piece, Trajectory, Turn
+
+logger = logging.getLogger(__name__)
 
 _STEPS = 12  # steps whose completions are shown: enough to follow a run
 
@@ -45,7 +48,7 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
         shown: how many at most, unless a single group has more; groups are whole, and of each step equally many.
         run: what the run is called among others.
     """
-    tables = tables_of(folder)
+    tables = [table for table in tables_of(folder) if _is_whole(table)]
     if not tables:
         return Logged([], ["No completions were logged; train with log_completions=True to see some here."])
     last = pq.read_table(tables[-1]).to_pylist()
@@ -85,6 +88,16 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
         steps = ", ".join(map(str, without_questions))
         notes.append(f"Images and ids of the questions were not logged at step {steps}.")
     return Logged(_numbered(trajectories), notes)
+
+
+def _is_whole(table: Path) -> bool:
+    """Whether a table was written to its end; a warning names one that was not."""
+    try:
+        pq.read_metadata(table)
+    except pa.ArrowInvalid:  # its process was killed, or the disk was full
+        logger.warning("%s is cut off, and left out", table)
+        return False
+    return True
 
 
 def answers_of(completion: Completion) -> list[str]:

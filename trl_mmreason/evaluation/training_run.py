@@ -7,6 +7,7 @@ images that `GroupGRPOTrainer` puts beside them, and the configuration files. No
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from .curves import all_panels, training_plots
 from .logged_completions import read_logged_completions, tables_of
 from .metrics import Metric
 from .report import Mark, ReportTable, TableRow, side_by_side, write_report
+
+logger = logging.getLogger(__name__)
 
 TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
 _STATE = "trainer_state.json"
@@ -69,8 +72,8 @@ def write_training_report(folders: Mapping[str, Path], output: Path, *, shown: i
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The latest trainer state in the folder or its checkpoints; empty without any."""
-    states = [json.loads(path.read_text(encoding="utf-8")) for path in _states(folder)]
+    """The latest trainer state in the folder or its checkpoints; empty without any. Torn ones are left out."""
+    states = filter(None, map(_whole_json, _states(folder)))
     return max(states, key=lambda state: state["global_step"], default={})
 
 
@@ -138,13 +141,22 @@ def _states(folder: Path) -> list[Path]:
     return [path for path in (folder / _STATE, *folder.glob(f"checkpoint-*/{_STATE}")) if path.is_file()]
 
 
+def _whole_json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty, and a warning, where the file was not written to its end."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError:  # the process was killed, or the disk was full
+        logger.warning("%s is cut off, and left out", path)
+        return {}
+
+
 def _settings(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """Read the run's settings from its text files; `training_args.bin` is a pickle and is not opened."""
     settings = {name: state[name] for name in _FROM_STATE if state.get(name) is not None}
     newest = sorted(folder.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime)[-1:]
     for file, names in _FROM_CONFIG.items():
         path = next((place / file for place in (folder, *newest) if (place / file).is_file()), None)
-        values = {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+        values = {} if path is None else _whole_json(path)
         for name in names:
             if values.get(name) is not None:
                 value = values[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -30,11 +31,15 @@ class WrongArgument(ValueError):
 def exit_on_refusal(program: str | None = None, again: str = "the same command") -> Iterator[None]:
     """End the program with one line on an error that `refusal` explains, and with one and status 130 on Ctrl-C.
 
+    Characters that stdout cannot encode are printed as escapes.
+
     Args:
         program: begins the line; the name of the running script by default.
         again: what resumes the work that is saved.
     """
     program = program or Path(sys.argv[0]).name
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr does: a terminal or log may not be in UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
     except Exception as error:

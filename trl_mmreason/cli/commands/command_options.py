@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable
@@ -176,6 +175,8 @@ def run_pipeline(
 
     if not arguments.output.endswith(".parquet"):
         raise WrongArgument(f"OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
+    if Path(arguments.output).is_dir():
+        raise WrongArgument(f"OUTPUT {arguments.output} is a folder, expected a file to write")
     settings = sampling_settings(arguments)
     store_path = arguments.store or f"{arguments.output}.sqlite"
     check_servers(arguments, store_path)
@@ -197,9 +198,19 @@ def run_pipeline(
     print(f"{result}\n{arguments.output}\n{next_command}")  # noqa: T201 - what the command is asked for
 
 
+def check_output(output: Path) -> None:
+    """Refuse an --output that cannot be written, before anything takes time."""
+    if not output.parent.is_dir():
+        raise WrongArgument(f"--output {output}: there is no folder {output.parent}")
+    if output.is_dir():
+        raise WrongArgument(f"--output {output} is a folder, expected a file to write")
+
+
 def is_main_process() -> bool:
-    """Whether this process writes and prints the command's result."""
-    return int(os.environ.get("RANK", "0")) == 0
+    """Whether this process writes and prints the command's result: the first of those that share the work."""
+    from ...generation.patience import rank_and_size
+
+    return rank_and_size(None, None)[0] == 0
 
 
 def rows_of_share(arguments: Namespace, rows: Any) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...scripts.refusals import WrongArgument
+from .command_options import check_output
 from .parsers import count
 
 
@@ -31,10 +32,8 @@ def run(arguments: Namespace) -> None:
     for folder in folders.values():
         if not folder.is_dir():
             raise WrongArgument(f"there is no folder {folder}")
-    if output and not output.parent.is_dir():
-        raise WrongArgument(f"--output {output}: there is no folder {output.parent}")
-    if output and output.is_dir():
-        raise WrongArgument(f"--output {output} is a folder, expected a file to write")
+    if output:
+        check_output(output)
     others = [folder for folder in folders.values() if not (folder / "samples.jsonl").is_file()]
     if not others:
         from ...evaluation.evaluation_report import write_evaluation_report

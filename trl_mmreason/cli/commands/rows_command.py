@@ -12,9 +12,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ...scripts.refusals import WrongArgument
 from . import parsers
-from .command_options import READING, add_reading
+from .command_options import READING, add_reading, check_output
 
 KIND_NAMES = ("questions", "completions", "preferences", "steps")  # of `row_kinds.KINDS`, which takes long to import
 
@@ -38,8 +37,7 @@ def run(arguments: Namespace) -> None:
     from ...jobs.run import repeated_ids
 
     output = arguments.output
-    if not output.parent.is_dir():
-        raise WrongArgument(f"--output {output}: there is no folder {output.parent}")
+    check_output(output)
     reading = {name: getattr(arguments, name) for name in ("split", "kind", *READING)}
     loaded = load_rows(arguments.source, max_rows=arguments.max_rows, seed=0, **reading)
     lines = [counts_line(loaded, arguments.source), aligned([("column", "read as"), *column_lines(loaded)])]

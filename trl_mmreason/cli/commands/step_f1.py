@@ -13,8 +13,8 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ...scripts.refusals import WrongArgument
 from . import parsers
+from .command_options import check_output
 
 
 def add(command: ArgumentParser) -> None:
@@ -33,11 +33,12 @@ def run(arguments: Namespace) -> None:
     from ...chain_of_step.labelled_steps import chains_of_steps
     from ...chain_of_step.process_reward_client import process_reward_from
     from ...evaluation.benchmarks.process import LABELS, SOLUTIONS, load_process_benchmark
+    from ...evaluation.metrics import number_as_json
     from ...evaluation.step_f1 import format_step_f1, step_f1
 
     output = arguments.output
-    if output and not output.parent.is_dir():
-        raise WrongArgument(f"--output {output}: there is no folder {output.parent}")
+    if output:
+        check_output(output)
     process_reward = process_reward_from(arguments.process_reward)
     rows = load_process_benchmark(arguments.source, image_root=arguments.image_root, max_rows=arguments.max_rows)
     chains = chains_of_steps(rows)
@@ -53,7 +54,10 @@ def run(arguments: Namespace) -> None:
         lines.append(f"VisualProcessBench has {SOLUTIONS} solutions of {LABELS} steps; these are {labelled} steps.")
     if output:
         numbers = {
-            name: {"macro": one.macro.as_json(), "correct": one.correct.value, "incorrect": one.incorrect.value}
+            name: {
+                "macro": one.macro.as_json(),
+                **{kind: number_as_json(getattr(one, kind).value) for kind in ("correct", "incorrect")},
+            }
             for name, one in results.items()
         }
         samples = [
