@@ -43,7 +43,7 @@ def small(folder, **settings):
     """The shipped configuration, but for all that takes time; the policy learns its few chains by heart."""
     given = yaml.safe_load(CONFIG.read_text())
     given |= {"size": "test", "tasks": {"adding": 1}, "seeds": [0], "arms": ARMS, "output_dir": str(folder)}
-    given |= {"cold_start_accuracy": 0.0, "cold_start_rows": 320, "train_rows": 4, "eval_rows": 4}
+    given |= {"decide": {}, "cold_start_accuracy": 0.0, "cold_start_rows": 320, "train_rows": 4, "eval_rows": 4}
     given["common"] |= {"use_cpu": True, "logging_steps": 1}
     given["evaluation"] |= {"max_new_tokens": 110}
     prepared = given["prepared"]
