@@ -4,8 +4,7 @@ import math
 import shutil
 from collections import Counter
 from contextlib import contextmanager
-from functools import cache, reduce
-from operator import getitem
+from functools import cache
 
 import PIL.Image
 import pytest
@@ -537,33 +536,6 @@ class TestLoading:
         processor.image_processor.size["longest_edge"] //= 2
         changed = {name for name, value in engine.settings.items() if value != qwen.settings[name]}
         assert changed == {"weights", "processor"}
-
-    @pytest.mark.parametrize(
-        ("file", "inner", "change", "setting"),
-        [
-            ("config.json", ("text_config", "rope_parameters"), {"rope_theta": 100.0}, "config"),
-            ("config.json", ("text_config",), {"rms_norm_eps": 0.5}, "config"),
-            ("generation_config.json", (), {"eos_token_id": [2, 60]}, "config"),
-            ("tokenizer.json", (), {"normalizer": {"type": "Lowercase"}}, "processor"),
-            ("config.json", (), {"transformers_version": "5.0.0", "architectures": ["Other"]}, None),
-        ],
-    )
-    def test_a_file_of_the_checkpoint_that_changes_answers_changes_a_setting(
-        self, qwen, checkpoints, tmp_path, file, inner, change, setting
-    ):
-        folder = tmp_path / "policy"
-        shutil.copytree(checkpoints("qwen2_5_vl"), folder)
-        whole = json.loads((folder / file).read_text())
-        reduce(getitem, inner, whole).update(change)
-        (folder / file).write_text(json.dumps(whole))
-        settings = TransformersEngine(str(folder)).settings
-        assert {name for name in settings if settings[name] != qwen.settings[name]} == {"model", setting} - {None}
-
-    def test_answering_leaves_the_settings_as_they_are(self, qwen):
-        before = qwen.settings
-        qwen.sample(requests_of(drawn_rows(3)), SamplingParams(4))
-        qwen._tokenizer(["a", "b c d"], padding=True, truncation=True, max_length=2)
-        assert qwen.settings == before
 
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),

@@ -30,14 +30,7 @@ from ..compat.model_parts import placed, placeholder_ids
 from ..compat.replaced import replaced
 from ..data.images import images_of
 from ..generation.batch import ProcessingClass, Prompt, collate, encode, tokenizer_of
-from ..generation.model_loading import (
-    ENCODING_ERRORS,
-    config_fingerprint,
-    fingerprint,
-    load_model,
-    load_processor,
-    processor_fingerprint,
-)
+from ..generation.model_loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint
 from ..messages import completion_text
 from .template import ANSWER_END, STEP_END, ChainError, ScorableText, scored_ends
 from .tokens import chain_token_ids
@@ -234,7 +227,6 @@ class ProcessRewardModel:
         return {
             "kind": "process_reward_model",
             "weights": self._weights or fingerprint(self.model.named_parameters()),
-            "config": config_fingerprint(self.model.config, ()),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "processor": processor_fingerprint(self.processing_class),
             "tokens": getattr(self.model.config, TOKENS_RECORD),

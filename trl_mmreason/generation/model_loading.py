@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from transformers import (
     AutoProcessor,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
 )
@@ -52,8 +51,6 @@ PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 TOKENIZER_FILES = ("tokenizer_config.json",)
 # What of `from_pretrained`'s arguments says where a checkpoint's files are.
 _WHEREABOUTS = ("cache_dir", "code_revision", "local_files_only", "subfolder", "token")
-# Entries of a configuration that change no answer, or have a setting of their own.
-_CHANGES_NO_ANSWER = ("_name_or_path", "architectures", "dtype", "transformers_version", "use_cache")
 
 
 def unencodable(error: Exception) -> Failure:
@@ -193,29 +190,12 @@ def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def config_fingerprint(config: PreTrainedConfig, eos_ids: Sequence[int]) -> str:
-    """Digest of how a model uses its weights, such as its rotary embedding, and of the tokens that end an answer."""
-
-    def determining(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {str(key): determining(inner) for key, inner in value.items() if key not in _CHANGES_NO_ANSWER}
-
-    words = json.dumps([determining(config.to_diff_dict()), sorted(eos_ids)], sort_keys=True, default=str)
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
-
-
 def processor_fingerprint(processing_class: ProcessingClass) -> str:
-    """Digest of the chat template, of the tokenizer and, for a processor, of the scaling of images."""
+    """Digest of the chat template and, for a processor, of the scaling of images."""
     template = getattr(processing_class, "chat_template", None)
     scales = isinstance(processing_class, ProcessorMixin)
     images = json.loads(processing_class.image_processor.to_json_string()) if scales else None
-    tokenizer: Any = processing_class.tokenizer if scales else processing_class
-    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
-        tokens = {**json.loads(backend.to_str()), "padding": None, "truncation": None}  # which calls leave behind
-    else:
-        tokens = tokenizer.get_vocab()
-    return hashlib.sha256(json.dumps([template, images, tokens], sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([template, images], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @contextmanager

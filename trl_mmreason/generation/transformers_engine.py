@@ -26,7 +26,6 @@ from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, decode_after_prefix
 from .model_loading import (
     ENCODING_ERRORS,
-    config_fingerprint,
     fingerprint,
     load_model,
     load_processor,
@@ -113,7 +112,6 @@ class TransformersEngine:
             "kind": "transformers",
             **self._names,
             "weights": self._weights or fingerprint(self.model.named_parameters()),
-            "config": config_fingerprint(self.model.config, end_of_turn_ids(self.model, self.processing_class)),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "processor": processor_fingerprint(self.processing_class),
             "chat_template_kwargs": self.chat_template_kwargs,

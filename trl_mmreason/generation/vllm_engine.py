@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..compat.chat_template import continued_ids, declared_end_ids, ids_of_rendered
@@ -30,14 +29,7 @@ from ..compat.vllm_pixels import normalised_by_processor
 from ..data.images import plain_image
 from .batch import ProcessingClass, conversation_of, images_in, tokenizer_of
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
-from .model_loading import (
-    ENCODING_ERRORS,
-    config_fingerprint,
-    load_processor,
-    processor_fingerprint,
-    saved_settings,
-    unencodable,
-)
+from .model_loading import ENCODING_ERRORS, load_processor, processor_fingerprint, saved_settings, unencodable
 from .patience import patient_state
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
@@ -130,7 +122,8 @@ class VLLMEngine(LoadedVLLM):
         _check_whole_model("VLLMEngine", model, llm_kwargs)
         processing_class = _processor(model, llm_kwargs)
         llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **normalised_by_processor(), **llm_kwargs})
-        eos_ids = declared_end_ids(saved_settings(model, **_source(llm_kwargs)), processing_class)
+        source = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
+        eos_ids = declared_end_ids(saved_settings(model, **source), processing_class)
         super().__init__(llm, processing_class, eos_ids, chat_template_kwargs)
         self.settings = _settings(model, processing_class, self.chat_template_kwargs, llm_kwargs)
 
@@ -216,12 +209,10 @@ def _missing_vllm(engine: str, why: object) -> ImportError:
     )
 
 
-def _source(llm_kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
-
-
 def _processor(model: str, llm_kwargs: dict[str, Any]) -> Any:
-    return load_processor(model, **_source(llm_kwargs))
+    return load_processor(
+        model, revision=llm_kwargs.get("revision"), trust_remote_code=llm_kwargs.get("trust_remote_code", False)
+    )
 
 
 def _check_whole_model(engine: str, model: str, llm_kwargs: dict[str, Any]) -> None:
@@ -238,13 +229,10 @@ def _settings(
     model: str, processing_class: ProcessingClass, template: dict[str, Any], llm_kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Names, fingerprints, and those of `LLM`'s arguments that change answers, as `Engine.settings`."""
-    config = AutoConfig.from_pretrained(model, **_source(llm_kwargs))
-    eos_ids = declared_end_ids(saved_settings(model, **_source(llm_kwargs)), processing_class)
     return {
         "kind": "vllm",
         "model": model,
         "weights": _files_fingerprint(model),
-        "config": config_fingerprint(config, eos_ids),
         "processor": processor_fingerprint(processing_class),
         "chat_template_kwargs": template,
         **{name: llm_kwargs[name] for name in _DETERMINING if name in llm_kwargs},
