@@ -88,7 +88,7 @@ class Pipeline:
         settings = self.args.read_by(["common", stage, *self.args.READS[stage]])
         settings["policy"] = self.model_args.model_name_or_path
         usual: dict[str, Any] = {"tolerance": "strict", "judge_model": None, "model_revision": "main"}
-        usual |= {"dtype": "float32", "load_in_8bit": False, "load_in_4bit": False, "use_dora": False}
+        usual |= {"dtype": ModelConfig.dtype, "load_in_8bit": False, "load_in_4bit": False, "use_dora": False}
         usual |= {"bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": False}
         usual |= READING if stage in self.args.ASKING else {}
         given = {**vars(self.model_args), **vars(self.args)}
